@@ -1,0 +1,2 @@
+//! The `lockkeeper` program.
+fn main() {}

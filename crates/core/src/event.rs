@@ -1,0 +1,111 @@
+//! What happened, for subscribers, watchers and the operator's log. Events are not state.
+
+use crate::{EndReason, LockName, Mode, Number, SessionId, Token};
+
+/// One transition, as every replica sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A session was opened.
+    SessionOpened {
+        /// Which.
+        session: SessionId,
+    },
+    /// A session ended, after the [`Event::Lost`] and [`Event::Cancelled`] of all that hung on it.
+    SessionEnded {
+        /// Which.
+        session: SessionId,
+        /// Why.
+        reason: EndReason,
+    },
+    /// A session is asked to end by an operator.
+    SessionRevoked {
+        /// Which.
+        session: SessionId,
+    },
+    /// A request waits in line.
+    Queued {
+        /// Which lock.
+        lock: LockName,
+        /// Who waits.
+        session: SessionId,
+        /// The acquire's number.
+        number: Number,
+        /// 1 for the next in line.
+        place: u32,
+    },
+    /// A lock was granted.
+    Granted {
+        /// Which lock.
+        lock: LockName,
+        /// To whom.
+        session: SessionId,
+        /// The acquire's number.
+        number: Number,
+        /// The fencing token.
+        token: Token,
+        /// How.
+        mode: Mode,
+        /// `None` if it was granted by the acquire itself, whose reply says so; else milliseconds
+        /// in line, by the log's stamps.
+        waited_ms: Option<u64>,
+    },
+    /// A holder gave its hold back (its last handle).
+    Released {
+        /// Which lock.
+        lock: LockName,
+        /// Who held it.
+        session: SessionId,
+        /// The acquire's number.
+        number: Number,
+        /// The token of the hold.
+        token: Token,
+        /// Milliseconds held, by the log's stamps.
+        held_ms: u64,
+    },
+    /// A place in a queue was given up.
+    Cancelled {
+        /// Which lock.
+        lock: LockName,
+        /// Who waited.
+        session: SessionId,
+        /// The acquire's number.
+        number: Number,
+        /// Why, if its session ended; `None` if the client asked.
+        ended: Option<EndReason>,
+    },
+    /// An operator asks for a hold back.
+    Revoked {
+        /// Which lock.
+        lock: LockName,
+        /// Who holds it.
+        session: SessionId,
+        /// The acquire's number.
+        number: Number,
+        /// The token of the hold.
+        token: Token,
+    },
+    /// A hold was taken away.
+    Lost {
+        /// Which lock.
+        lock: LockName,
+        /// Who held it.
+        session: SessionId,
+        /// The acquire's number.
+        number: Number,
+        /// The token of the hold.
+        token: Token,
+        /// Milliseconds held, by the log's stamps.
+        held_ms: u64,
+        /// Why.
+        reason: LossReason,
+    },
+}
+
+/// Why a hold was taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossReason {
+    /// Its session ended.
+    SessionEnded(EndReason),
+    /// An operator passed the lock on at once.
+    Forced,
+}

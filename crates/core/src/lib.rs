@@ -1,0 +1,23 @@
+//! The replicated state machine: sessions and lock queues as one value with one verb, `apply`.
+//!
+//! A [`StateMachine`] is driven by [`Command`]s in the order of the replicated log. It answers each
+//! with a [`Reply`] and reports what happened as [`Event`]s; somebody else performs them. Replicas
+//! that apply the same commands in the same order hold equal states and write bit-identical
+//! snapshots.
+//!
+//! **Invariant.** This package reads no clock, does no I/O, iterates no hash map in an order that
+//! shows, and cannot fail except by refusing.
+
+mod command;
+mod event;
+mod ids;
+mod limits;
+mod machine;
+
+pub use command::{Command, Decoded, EndReason, Mode, OwnerRef, Request};
+pub use event::{Event, LossReason};
+pub use ids::{ClusterId, LockName, Number, Revision, Secret, SessionId, Stamp, Token};
+pub use limits::*;
+pub use machine::{
+    Counts, HoldView, Lease, LockView, Owner, Refusal, Reply, SessionView, StateMachine, WaiterView,
+};
