@@ -1,0 +1,120 @@
+//! What a node takes from the world: clock, randomness, disk and transport. In production the
+//! operating system's; in the simulator a seed's.
+
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Nanoseconds on a clock that never goes back; only differences have meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Monotonic(pub u64);
+
+/// Time. Waiting is tokio's business (its clock can be paused); this is for reading.
+pub trait Clock: Send + Sync + 'static {
+    /// Now, for every timed decision.
+    fn monotonic(&self) -> Monotonic;
+    /// Milliseconds since the Unix epoch, for display only.
+    fn wall_ms(&self) -> u64;
+}
+
+/// Chance: ids and jitter.
+pub trait Random: Send + Sync + 'static {
+    /// 64 random bits.
+    fn next_u64(&self) -> u64;
+}
+
+/// The disk under log and snapshots. All paths are inside the node's data directory.
+///
+/// Calls block: the log thread and the snapshot thread make them, never the node's own thread
+/// after its start.
+pub trait Disk: Send + Sync + 'static {
+    /// Opens (or makes) a file for reading and writing at offsets.
+    fn open(&self, path: &Path, create: bool) -> io::Result<Box<dyn DiskFile>>;
+    /// Names of the files in a directory, in order; an absent directory is empty.
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
+    /// Makes a directory and its parents.
+    fn create_dir(&self, directory: &Path) -> io::Result<()>;
+    /// Renames atomically, over an existing file.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes creations, renames and removals in a directory durable.
+    fn sync_dir(&self, directory: &Path) -> io::Result<()>;
+    /// Bytes free for this node.
+    fn free_bytes(&self, directory: &Path) -> io::Result<u64>;
+}
+
+/// An open file of a [`Disk`].
+pub trait DiskFile: Send + Sync {
+    /// Its length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether it is empty.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Reads up to `buffer.len()` bytes at `offset`; fewer only at the end.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of `bytes` at `offset`.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes what was written durable (data, and the length if it grew).
+    fn sync_data(&self) -> io::Result<()>;
+    /// Cuts or extends to `len` bytes.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+}
+
+/// A boxed future.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A connection between two peers.
+pub trait PeerStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> PeerStream for T {}
+
+/// How peers reach each other.
+pub trait Transport: Send + Sync + 'static {
+    /// Connects to a peer's listener.
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn PeerStream>>>;
+    /// Listens for peers.
+    fn listen<'a>(
+        &'a self,
+        address: &'a str,
+    ) -> BoxFuture<'a, io::Result<Box<dyn TransportListener>>>;
+}
+
+/// A listener for peers.
+pub trait TransportListener: Send {
+    /// The next connection, and who it seems to come from.
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<(Box<dyn PeerStream>, String)>>;
+    /// Where it listens (the port that the system chose, if it was asked to).
+    fn local_address(&self) -> String;
+}
+
+/// Everything a node takes from the world.
+#[derive(Clone)]
+pub struct Environment {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub random: Arc<dyn Random>,
+    /// Where log and snapshots live.
+    pub disk: Arc<dyn Disk>,
+    /// The network between peers.
+    pub transport: Arc<dyn Transport>,
+}
+
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Environment")
+    }
+}
+
+/// How long the system has been up counting suspend, for [`Clock::monotonic`] of the real world.
+#[expect(dead_code, reason = "used by the system's clock, next")]
+pub(crate) fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}

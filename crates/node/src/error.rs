@@ -1,0 +1,123 @@
+//! The ways in which a node says no, sorted by what the caller can do.
+
+use crate::NodeId;
+
+/// This node is unfit: it says why and stops; the quorum carries on. Never retried in place.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Fault {
+    /// The log's disk failed a write or an fsync; what was acknowledged is safe on the others.
+    #[error(
+        "the log's disk failed: {0}. This node stops; replace the disk, then restart it or re-seed it from its peers"
+    )]
+    Disk(String),
+    /// An fsync didn't return within the watchdog's limit.
+    #[error(
+        "an fsync of the log has not returned for {seconds} s; this node stops so that its peers can go on without it. Check the disk"
+    )]
+    StuckDisk {
+        /// How long.
+        seconds: u64,
+    },
+    /// Bytes of the log or a snapshot are not what was written.
+    #[error(
+        "{what} is corrupted: {detail}. This node must not go on with it: remove it from the cluster, and add a new member with a new id and an empty directory"
+    )]
+    Corrupted {
+        /// Which file.
+        what: String,
+        /// Where, and what was expected.
+        detail: String,
+    },
+    /// A fault in Lockkeeper itself.
+    #[error("internal fault: {0}")]
+    Internal(String),
+}
+
+/// Why a node didn't start. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another process runs on the data directory.
+    #[error(
+        "the data directory {0} is in use by another lockkeeper process; stop it, or choose another directory with --data-dir"
+    )]
+    InUse(String),
+    /// The directory belongs to another node, cluster or version.
+    #[error("the data directory {directory} is not this node's: {reason}")]
+    ForeignDirectory {
+        /// Its path.
+        directory: String,
+        /// What it says, and what was expected.
+        reason: String,
+    },
+    /// The peer listener can't be had.
+    #[error("can't listen for peers on {address}: {reason}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// The system's words.
+        reason: String,
+    },
+    /// The configuration contradicts itself.
+    #[error("{0}")]
+    Config(String),
+    /// The data directory can't be made, read or written.
+    #[error("{0}")]
+    Io(String),
+    /// The node is unfit.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// This node can't serve a request now; another one may, or this one later.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// No leader with a majority is known, so nothing was proposed: nothing happened.
+    #[error("no majority: this node reaches {reached} of {of} voters")]
+    NoQuorum {
+        /// Voters that this node hears, itself included.
+        reached: u32,
+        /// Voters there are.
+        of: u32,
+    },
+    /// It was proposed, but what became of it can't be known here any more.
+    #[error("the outcome is unknown: ask again with the same number")]
+    Unknown,
+    /// Too much waits for the log: nothing happened, try again.
+    #[error("overloaded: {queued_bytes} bytes of commands wait for the log; try again")]
+    Overloaded {
+        /// What waits.
+        queued_bytes: usize,
+    },
+    /// The disk is nearly full: nothing happened. Releases and endings are still served.
+    #[error(
+        "the disk of the log is nearly full ({free_bytes} bytes free): new work is refused until there is room"
+    )]
+    DiskFull {
+        /// What is free.
+        free_bytes: u64,
+    },
+    /// The node is stopping.
+    #[error("this node is stopping")]
+    Stopping,
+}
+
+/// Why a change of members or leadership wasn't made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MembershipError {
+    /// The change makes no sense now: it says why.
+    #[error("{0}")]
+    Refused(String),
+    /// There is no leader with a majority.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The member can't be reached, or refuses.
+    #[error("node {node} at {address} can't be added: {reason}")]
+    Unreachable {
+        /// Which.
+        node: NodeId,
+        /// Where.
+        address: String,
+        /// Why.
+        reason: String,
+    },
+}

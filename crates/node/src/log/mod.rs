@@ -1,0 +1,1 @@
+//! The log on disk: a segmented write-ahead log of our own.
