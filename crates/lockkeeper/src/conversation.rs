@@ -1,0 +1,221 @@
+//! Questions outside a session, each with a connection to itself.
+//!
+//! What is asked here may be answered by a list of ten thousand locks, a backup of a gigabyte or a
+//! watch that nobody reads; none of that may delay a heartbeat, so it doesn't share the session's
+//! connection. One idle connection is kept for the next question.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use lockkeeper_wire::native::{self, Request, request, response, unavailable};
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::connection::pause;
+use crate::error::Error;
+use crate::settings::Settings;
+use crate::socket::{Input, Socket, try_write_frame};
+use crate::views;
+
+/// How long a change may take once it was sent: a new member has to catch up first.
+const CHANGE_MAX: Duration = Duration::from_secs(600);
+
+/// What a client keeps between questions.
+#[derive(Default)]
+pub(crate) struct Conversations {
+    /// The endpoint to try next.
+    endpoint: AtomicUsize,
+    idle: Mutex<Option<Conversation>>,
+}
+
+/// Whether a request may be repeated when its answer was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It changes nothing, or nothing more when it is done twice.
+    Repeatable,
+    /// Its outcome is unknown without an answer.
+    Change,
+}
+
+/// A connection without a session. One question at a time.
+pub(crate) struct Conversation {
+    socket: Socket,
+    input: Input,
+    endpoint: String,
+    last_id: u64,
+}
+
+impl Conversations {
+    /// Keeps a connection on which nothing is under way.
+    pub(crate) fn keep(&self, conversation: Conversation) {
+        *self.idle.lock() = Some(conversation);
+    }
+
+    /// Asks until there is an answer: at the next endpoint, after a pause, for `connect_timeout`.
+    pub(crate) async fn ask(
+        &self,
+        settings: &Arc<Settings>,
+        body: request::Body,
+        kind: Kind,
+    ) -> Result<(response::Body, Conversation), Error> {
+        let until = Instant::now() + settings.connect_timeout;
+        // A kept connection may have been closed meanwhile, which looks like a lost answer.
+        let idle = self.idle.lock().take().filter(|_| kind == Kind::Repeatable);
+        let mut next = idle;
+        let mut round = 0;
+        loop {
+            let mut conversation = match next.take() {
+                Some(conversation) => conversation,
+                None => Conversation::open_until(settings, self, until).await?,
+            };
+            let answer = conversation.ask_once(body.clone(), kind, until).await;
+            match answer {
+                Ok(answer) => return Ok((answer, conversation)),
+                Err(Failed::ForGood(error)) => return Err(error),
+                Err(Failed::ForNow(error)) => {
+                    round += 1;
+                    let again = Instant::now() + pause(round);
+                    if again >= until {
+                        return Err(error);
+                    }
+                    self.endpoint.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep_until(again).await;
+                }
+            }
+        }
+    }
+}
+
+/// Why a question has no answer.
+enum Failed {
+    /// Another try may help.
+    ForNow(Error),
+    ForGood(Error),
+}
+
+impl Conversation {
+    /// Connects to the first endpoint that can be reached within `connect_timeout`.
+    pub(crate) async fn open(
+        settings: &Arc<Settings>,
+        conversations: &Conversations,
+    ) -> Result<Self, Error> {
+        Self::open_until(settings, conversations, Instant::now() + settings.connect_timeout).await
+    }
+
+    async fn open_until(
+        settings: &Arc<Settings>,
+        conversations: &Conversations,
+        until: Instant,
+    ) -> Result<Self, Error> {
+        let endpoints = &settings.target.endpoints;
+        let mut tries = 0;
+        loop {
+            let index = conversations.endpoint.load(Ordering::Relaxed) % endpoints.len();
+            let left = until.saturating_duration_since(Instant::now());
+            let limit = settings.dial_limit().min(left.max(Duration::from_millis(1)));
+            match Socket::dial(settings, &endpoints[index], limit).await {
+                Ok(socket) => {
+                    let endpoint = endpoints[index].to_string();
+                    return Ok(Self { socket, input: Input::new(), endpoint, last_id: 0 });
+                }
+                Err(why) => {
+                    conversations.endpoint.fetch_add(1, Ordering::Relaxed);
+                    tries += 1;
+                    let round = u32::try_from(tries / endpoints.len()).unwrap_or(u32::MAX);
+                    let pause = if round == 0 { Duration::ZERO } else { pause(round) };
+                    if Instant::now() + pause >= until {
+                        return Err(settings.unreachable(why));
+                    }
+                    sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    async fn ask_once(
+        &mut self,
+        body: request::Body,
+        kind: Kind,
+        until: Instant,
+    ) -> Result<response::Body, Failed> {
+        let until = match kind {
+            Kind::Repeatable => until,
+            Kind::Change => Instant::now() + CHANGE_MAX,
+        };
+        let lost = |error: Error| match kind {
+            Kind::Repeatable => Failed::ForNow(error),
+            Kind::Change => Failed::ForGood(Error::Unknown { message: error.to_string() }),
+        };
+        self.send(body).await.map_err(|error| match error {
+            Error::Config(_) => Failed::ForGood(error),
+            error => lost(error),
+        })?;
+        let answer = match timeout_at(until, self.receive()).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error @ Error::Protocol { .. })) => return Err(Failed::ForGood(error)),
+            Ok(Err(error)) => return Err(lost(error)),
+            Err(_) => return Err(lost(self.broken("no answer came in time"))),
+        };
+        match answer {
+            response::Body::Unavailable(why) => {
+                let error = views::unavailable(&why);
+                Err(match why.outcome() {
+                    unavailable::Outcome::NotDone => Failed::ForNow(error),
+                    unavailable::Outcome::Unknown | unavailable::Outcome::Unspecified => {
+                        lost(error)
+                    }
+                })
+            }
+            response::Body::Refused(no) => match views::refused(no, String::new()) {
+                error @ Error::Unavailable { .. } => Err(Failed::ForNow(error)),
+                error => Err(Failed::ForGood(error)),
+            },
+            answer => Ok(answer),
+        }
+    }
+
+    /// Sends one request.
+    async fn send(&mut self, body: request::Body) -> Result<(), Error> {
+        let is_first = self.last_id == 0;
+        self.last_id += 1;
+        let request = Request { id: self.last_id, floor: 0, body: Some(body) };
+        let mut frames = BytesMut::new();
+        if is_first {
+            native::greet(&mut frames);
+        }
+        try_write_frame(&request, &mut frames)?;
+        let written = self.socket.writer.write_all(&frames).await;
+        written.map_err(|error| self.broken(&error.to_string()))
+    }
+
+    /// The next thing that the server says about the last request.
+    pub(crate) async fn receive(&mut self) -> Result<response::Body, Error> {
+        loop {
+            let next = self.input.next_response();
+            let next = next
+                .map_err(|message| Error::Protocol { endpoint: self.endpoint.clone(), message })?;
+            match next {
+                Some(response) => match response.body {
+                    Some(response::Body::Goodbye(goodbye)) => {
+                        return Err(self.broken(&goodbye.message));
+                    }
+                    Some(body) if response.id == self.last_id => return Ok(body),
+                    _ => {}
+                },
+                None => match self.socket.reader.read_buf(self.input.room()).await {
+                    Ok(0) => return Err(self.broken("the server closed the connection")),
+                    Ok(_) => {}
+                    Err(error) => return Err(self.broken(&error.to_string())),
+                },
+            }
+        }
+    }
+
+    fn broken(&self, why: &str) -> Error {
+        let endpoint = self.endpoint.clone();
+        Error::Unreachable { last: format!("{endpoint}: {why}"), endpoints: vec![endpoint] }
+    }
+}

@@ -1,0 +1,233 @@
+//! Asking for a lock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_wire::native::{self, request, response};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::guard::Guard;
+use crate::requests::{Answer, OnWait};
+use crate::session::Session;
+use crate::socket::check_length;
+use crate::views::{Hold, Mode, QueueView};
+
+/// How long a request that has timed out looks for its place and the holder, to tell its caller.
+const LAST_LOOK_MAX: Duration = Duration::from_secs(1);
+/// Waiters listed in that look; a place further back is the one that was told first.
+const LAST_LOOK_WAITERS: u32 = 1_000;
+
+/// A request for one lock, made with [`Client::lock`]. Nothing is sent before
+/// [`LockRequest::acquire`] or [`LockRequest::try_acquire`].
+#[derive(Clone)]
+#[must_use = "nothing is asked for before `acquire` or `try_acquire`"]
+pub struct LockRequest {
+    client: Client,
+    name: String,
+    mode: Mode,
+    purpose: String,
+    wait_at_most: Option<Duration>,
+    on_wait: Option<OnWait>,
+}
+
+impl fmt::Debug for LockRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, mode, wait_at_most, .. } = self;
+        write!(f, "LockRequest({name:?}, {mode:?}, wait_at_most: {wait_at_most:?})")
+    }
+}
+
+impl LockRequest {
+    pub(crate) const fn new(client: Client, name: String) -> Self {
+        let mode = Mode::Exclusive;
+        Self { client, name, mode, purpose: String::new(), wait_at_most: None, on_wait: None }
+    }
+
+    /// Together with other sharers, and with nobody who wants it alone. All stand in one line:
+    /// sharers don't overtake somebody who waits to have it alone.
+    pub const fn shared(mut self) -> Self {
+        self.mode = Mode::Shared;
+        self
+    }
+
+    /// `take` of `of` permits (a semaphore). `of` is fixed while the lock is in use: another
+    /// number is refused with [`RefusedCode::ModeConflict`](crate::RefusedCode::ModeConflict).
+    pub const fn permits(mut self, take: u32, of: u32) -> Self {
+        self.mode = Mode::Permits { take, of };
+        self
+    }
+
+    /// What for, shown to those who wait: at most 256 bytes.
+    pub fn purpose(mut self, purpose: impl Into<String>) -> Self {
+        self.purpose = purpose.into();
+        self
+    }
+
+    /// Gives up with [`Error::TimedOut`] if the lock isn't granted within `limit`, counted from
+    /// the call of [`LockRequest::acquire`]. Without it, the request waits for as long as its
+    /// session lives. Zero is the same as [`LockRequest::try_acquire`].
+    pub const fn wait_at_most(mut self, limit: Duration) -> Self {
+        self.wait_at_most = Some(limit);
+        self
+    }
+
+    /// Called when the request has to wait, with its place and the holder, and again when it
+    /// learns its place anew after a reconnect. It is called by the connection's task: keep it
+    /// short.
+    pub fn on_wait(mut self, on_wait: impl Fn(&QueueView) + Send + Sync + 'static) -> Self {
+        self.on_wait = Some(Arc::new(on_wait));
+        self
+    }
+
+    /// Waits for the lock.
+    ///
+    /// Dropping the future leaves no trace: wherever the request has got to, it is cancelled in
+    /// the background, and what it may have been granted is given back.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::TimedOut`] after `wait_at_most`. The place has been given up by then. If the
+    ///   grant came in before that, the guard is returned instead.
+    /// - [`Error::NoQuorum`], [`Error::Unreachable`], [`Error::Unavailable`] if no server could
+    ///   serve the request for `connect_timeout`. Nothing was acquired.
+    /// - [`Error::Lost`] if the session's lease ran out while the request waited: the place is gone.
+    /// - [`Error::Refused`], with the cluster's reason; [`Error::Config`], [`Error::Closed`].
+    pub async fn acquire(self) -> Result<Guard, Error> {
+        match self.wait_at_most {
+            Some(Duration::ZERO) => self.try_acquire().await,
+            _ => self.ask(true).await,
+        }
+    }
+
+    /// Takes the lock if it is free now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] with the holder if it isn't (or if somebody waits for it already);
+    /// otherwise those of [`LockRequest::acquire`].
+    pub async fn try_acquire(mut self) -> Result<Guard, Error> {
+        self.wait_at_most = None;
+        self.ask(false).await
+    }
+
+    async fn ask(self, wait: bool) -> Result<Guard, Error> {
+        check_length("the lock's name", self.name.len())?;
+        check_length("the purpose", self.purpose.len())?;
+        let session = self.client.open_session()?;
+        let mode = (self.mode != Mode::Exclusive).then(|| self.mode.into());
+        let Some(limit) = self.wait_at_most else {
+            let (lock, purpose) = (self.name, self.purpose);
+            let body = request::Body::Acquire(native::Acquire { lock, mode, wait, purpose });
+            return request(session, body, self.on_wait).await;
+        };
+        let begun = Instant::now();
+        let (lock, purpose) = (self.name.clone(), self.purpose);
+        let body = request::Body::Acquire(native::Acquire { lock, mode, wait, purpose });
+        let sent = session.request(body, self.on_wait);
+        let Ok(sent) = timeout_at(begun + limit, sent).await else {
+            return Err(timed_out(self.name, begun, None, None));
+        };
+        let (number, mut reply) = sent?;
+        let mut pending = Pending { session, number, is_settled: false };
+        match timeout_at(begun + limit, &mut reply).await {
+            Ok(answer) => pending.take(answer),
+            Err(_) => pending.give_up(reply, self.name, begun).await,
+        }
+    }
+}
+
+/// Makes a request that is answered by a grant, and waits for that for as long as it takes.
+pub(crate) async fn request(
+    session: Arc<Session>,
+    body: request::Body,
+    on_wait: Option<OnWait>,
+) -> Result<Guard, Error> {
+    let (number, reply) = session.request(body, on_wait).await?;
+    let mut pending = Pending { session, number, is_settled: false };
+    let answer = reply.await;
+    pending.take(answer)
+}
+
+fn timed_out(lock: String, begun: Instant, place: Option<u32>, holder: Option<Hold>) -> Error {
+    Error::TimedOut { lock, waited: begun.elapsed(), place, holder: holder.map(Box::new) }
+}
+
+/// An acquire under way. Dropped before it is settled, it is cancelled.
+struct Pending {
+    session: Arc<Session>,
+    number: u64,
+    is_settled: bool,
+}
+
+impl Pending {
+    /// The guard of what was granted.
+    fn take(
+        &mut self,
+        answer: Result<Result<Answer, Error>, oneshot::error::RecvError>,
+    ) -> Result<Guard, Error> {
+        // Only the end of the session leaves a caller without an answer.
+        match answer.unwrap_or(Err(Error::Closed))? {
+            Answer::Granted { token, lock } => {
+                self.is_settled = true;
+                Ok(Guard::new(Arc::clone(&self.session), self.number, token, lock))
+            }
+            Answer::Released { .. } | Answer::Done => {
+                let message = "the server answered an acquire with something else".to_owned();
+                Err(Error::Unknown { message })
+            }
+        }
+    }
+
+    /// The caller's time is over: the place is given up before the caller is told.
+    async fn give_up(
+        mut self,
+        mut reply: oneshot::Receiver<Result<Answer, Error>>,
+        name: String,
+        begun: Instant,
+    ) -> Result<Guard, Error> {
+        let view = timeout(LAST_LOOK_MAX, self.last_look(&name)).await.ok().flatten();
+        let view = view.or_else(|| self.session.queue_view(self.number));
+        if let Ok(answer) = reply.try_recv() {
+            return self.take(Ok(answer));
+        }
+        let (place, holder) = view.map_or((None, None), |view| (Some(view.place), view.holder));
+        let error = match self.session.trouble() {
+            // It never got as far as a place, because nobody could be asked.
+            Some(trouble) if place.is_none() => trouble,
+            _ => timed_out(name, begun, place, holder),
+        };
+        // From here on a grant would be given back. Its outcome is known when this is answered (or
+        // when the session is over, which gives it back as well).
+        let (to, settled) = oneshot::channel();
+        self.is_settled = true;
+        self.session.abandon(self.number, Some(to));
+        let _ = settled.await;
+        Err(error)
+    }
+
+    /// Where the request stands now, and who holds the lock.
+    async fn last_look(&self, name: &str) -> Option<QueueView> {
+        // If it has no place, or no connection, there is nothing to see.
+        self.session.queue_view(self.number)?;
+        let question = native::GetLock { lock: name.to_owned(), list_max: LAST_LOOK_WAITERS };
+        let answer = self.session.ask(request::Body::GetLock(question)).await.ok()?;
+        let response::Body::Lock(lock) = answer else { return None };
+        let id = self.session.shared().id.0;
+        let is_own = |w: &&native::Waiter| w.session == id && w.acquire == self.number;
+        let place = lock.waiters.iter().find(is_own)?.place;
+        let holder = lock.holds.into_iter().next().map(Into::into);
+        Some(QueueView { lock: lock.name, place, holder, hold_count: lock.hold_count })
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.session.abandon(self.number, None);
+        }
+    }
+}

@@ -1,0 +1,583 @@
+//! The requests of one session: numbered, executed at most once, resent until they are answered.
+//!
+//! [`Requests`] is a value without a socket. It knows four kinds of thing:
+//!
+//! - the *window*: requests without an answer. Their numbers are consecutive, and the lowest is
+//!   the floor that every request carries. After a reconnect the window is sent again from there;
+//! - *waits*: acquires that were answered with a place in line. The servers keep them, so they
+//!   don't hold back the floor;
+//! - *holds*: what has been granted and not been given back;
+//! - the *backlog*: releases and cancels for which the window had no room. They come from `drop`,
+//!   which can't wait.
+//!
+//! # Guarantees
+//!
+//! - A number names one request for ever, and a request keeps its number however often it is sent.
+//! - An acquire whose caller is gone leaves nothing behind: it is followed by a cancel of its
+//!   number, which settles it whether it waits, holds, or hasn't arrived.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use lockkeeper_wire::native::{self, Request, refused, request, response};
+use tokio::sync::{oneshot, watch};
+
+use crate::clock::Boottime;
+use crate::error::{Error, LossReason};
+use crate::lease::State;
+use crate::socket::write_frame;
+use crate::views::{self, QueueView};
+
+/// Numbers that callers may have open at once: half of what the servers allow above the floor.
+const WINDOW_MAX: usize = 4_096;
+
+/// Called when a request gets its place in line, and again when it learns it anew.
+pub(crate) type OnWait = Arc<dyn Fn(&QueueView) + Send + Sync>;
+
+/// What a request that wasn't refused came to.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Granted { token: u64, lock: String },
+    Released { remaining: u32 },
+    Done,
+}
+
+pub(crate) type ReplyTo = oneshot::Sender<Result<Answer, Error>>;
+
+/// Something to be told to a caller, once the session's mutex has been let go.
+pub(crate) enum Delivery {
+    Reply(ReplyTo, Result<Answer, Error>),
+    Waits(OnWait, QueueView),
+}
+
+impl Delivery {
+    pub(crate) fn deliver(self) {
+        match self {
+            // A caller that has gone has seen to what it asked for.
+            Self::Reply(to, reply) => drop(to.send(reply)),
+            Self::Waits(on_wait, view) => on_wait(&view),
+        }
+    }
+}
+
+/// Everything that one session has asked for and not finished with.
+#[derive(Default)]
+pub(crate) struct Requests {
+    window: Window,
+    /// The first number that hasn't been written to the present connection.
+    unsent: u64,
+    /// The first number that hasn't been written to any connection.
+    never_sent: u64,
+    waits: NumberMap<Wait>,
+    holds: NumberMap<Hold>,
+    backlog: VecDeque<Backlogged>,
+    /// Numbers that a server couldn't serve, to be sent again after a pause.
+    postponed: Vec<u64>,
+}
+
+/// A request without an answer.
+struct Open {
+    request: Request,
+    reply: Option<ReplyTo>,
+    on_wait: Option<OnWait>,
+    /// When it was made, for its caller's patience.
+    since: Boottime,
+    /// What a server said when it couldn't serve it.
+    unavailable: Option<Error>,
+    /// Its caller is gone, and its cancel follows it.
+    is_abandoned: bool,
+}
+
+/// A request without a number yet.
+struct Backlogged {
+    body: request::Body,
+    reply: Option<ReplyTo>,
+    since: Boottime,
+}
+
+/// An acquire with a place in line.
+struct Wait {
+    reply: Option<ReplyTo>,
+    on_wait: Option<OnWait>,
+    view: QueueView,
+}
+
+/// A hold, as one guard's acquire names it.
+struct Hold {
+    /// An operator has asked for it back.
+    is_revoked: bool,
+    /// It was taken away although the session lives.
+    lost: Option<LossReason>,
+    /// Made when somebody first watches.
+    watch: Option<watch::Sender<State>>,
+}
+
+// ------------------------------------------------------------------ what callers ask for
+
+impl Requests {
+    /// Whether callers have to wait before they may [`Requests::submit`].
+    pub(crate) fn is_full(&self) -> bool {
+        self.window.slots.len() >= WINDOW_MAX || !self.backlog.is_empty()
+    }
+
+    /// Gives a request its number.
+    pub(crate) fn submit(
+        &mut self,
+        body: request::Body,
+        reply: Option<ReplyTo>,
+        on_wait: Option<OnWait>,
+        since: Boottime,
+    ) -> u64 {
+        let id = self.window.end();
+        let request = Request { id, floor: 0, body: Some(body) };
+        let (unavailable, is_abandoned) = (None, false);
+        let open = Open { request, reply, on_wait, since, unavailable, is_abandoned };
+        self.window.slots.push_back(Some(open));
+        id
+    }
+
+    /// Settles an acquire whose caller is gone: it leaves its place, or gives back what it got.
+    /// `reply` hears of the outcome, and is dropped if there is nothing to settle.
+    pub(crate) fn abandon(&mut self, acquire: u64, reply: Option<ReplyTo>, now: Boottime) {
+        if acquire >= self.never_sent {
+            // No server has heard of it, and none will.
+            self.window.take(acquire);
+            return;
+        }
+        let was_item =
+            self.waits.remove(&acquire).is_some() | self.holds.remove(&acquire).is_some();
+        let was_open = self.window.get_mut(acquire).is_some_and(|open| {
+            open.reply = None;
+            !std::mem::replace(&mut open.is_abandoned, true)
+        });
+        if was_item || was_open {
+            self.post(request::Body::Cancel(native::Cancel { acquire }), reply, now);
+        }
+    }
+
+    /// Gives a hold back. `reply` hears of the outcome, and is dropped if the hold is known to be
+    /// lost.
+    pub(crate) fn release(&mut self, acquire: u64, reply: Option<ReplyTo>, now: Boottime) {
+        if self.forget(acquire) {
+            self.post(request::Body::Release(native::Release { acquire }), reply, now);
+        }
+    }
+
+    /// A hold is its guard's no more: whether there is something to give back.
+    pub(crate) fn forget(&mut self, acquire: u64) -> bool {
+        let Some(hold) = self.holds.remove(&acquire) else { return false };
+        hold.publish(State::Lost(LossReason::Released));
+        hold.lost.is_none()
+    }
+
+    /// The place and the holder that a waiting acquire was last told.
+    pub(crate) fn queue_view(&self, acquire: u64) -> Option<&QueueView> {
+        self.waits.get(&acquire).map(|wait| &wait.view)
+    }
+
+    /// Numbers a request now or as soon as there is room.
+    fn post(&mut self, body: request::Body, reply: Option<ReplyTo>, since: Boottime) {
+        if self.is_full() {
+            self.backlog.push_back(Backlogged { body, reply, since });
+        } else {
+            self.submit(body, reply, None, since);
+        }
+    }
+}
+
+// ------------------------------------------------------------------ holds
+
+impl Requests {
+    /// What there is to say of one hold, given the state of the session's lease.
+    pub(crate) fn state_of(&self, acquire: u64, lease: State) -> State {
+        match self.holds.get(&acquire) {
+            None => match lease {
+                State::Lost(_) => lease,
+                State::Held | State::Suspended { .. } => State::Lost(LossReason::Released),
+            },
+            Some(hold) => hold.state(lease),
+        }
+    }
+
+    pub(crate) fn is_revoked(&self, acquire: u64) -> bool {
+        self.holds.get(&acquire).is_some_and(|hold| hold.is_revoked)
+    }
+
+    /// Whether an operator waits for any hold: the lease is then confirmed no more. Linear in the
+    /// holds, and asked only when a confirmation is overdue or the lease is over.
+    pub(crate) fn any_revoked(&self) -> bool {
+        self.holds.values().any(|hold| hold.is_revoked)
+    }
+
+    /// The changes of one hold's state, from now on.
+    pub(crate) fn watch(&mut self, acquire: u64, lease: State) -> watch::Receiver<State> {
+        let state = self.state_of(acquire, lease);
+        match self.holds.get_mut(&acquire) {
+            Some(hold) => hold.watch.get_or_insert_with(|| watch::Sender::new(state)).subscribe(),
+            // It is over: nothing will change any more.
+            None => watch::Sender::new(state).subscribe(),
+        }
+    }
+
+    /// Tells those who watch a hold what has become of the lease. Linear in the holds.
+    pub(crate) fn publish(&self, lease: State) {
+        for hold in self.holds.values() {
+            hold.publish(lease);
+        }
+    }
+}
+
+impl Hold {
+    const fn new(is_revoked: bool) -> Self {
+        Self { is_revoked, lost: None, watch: None }
+    }
+
+    fn state(&self, lease: State) -> State {
+        match (self.lost, lease) {
+            (Some(reason), _) => State::Lost(reason),
+            (None, State::Lost(LossReason::Expired { .. })) if self.is_revoked => {
+                State::Lost(LossReason::Revoked)
+            }
+            (None, lease) => lease,
+        }
+    }
+
+    fn publish(&self, lease: State) {
+        if let Some(watch) = &self.watch {
+            let state = self.state(lease);
+            watch.send_if_modified(|last| std::mem::replace(last, state) != state);
+        }
+    }
+}
+
+// ------------------------------------------------------------------ to the server
+
+impl Requests {
+    /// A new connection knows of nothing: all that is open goes out again, in order.
+    pub(crate) fn restart(&mut self) {
+        self.unsent = self.window.floor;
+        self.postponed.clear();
+    }
+
+    /// Appends every request that this connection hasn't seen.
+    pub(crate) fn write_unsent(&mut self, out: &mut BytesMut) {
+        while self.window.slots.len() < WINDOW_MAX
+            && let Some(next) = self.backlog.pop_front()
+        {
+            self.submit(next.body, next.reply, None, next.since);
+        }
+        let end = self.window.end();
+        for number in self.unsent.max(self.window.floor)..end {
+            self.window.write(number, out);
+        }
+        self.unsent = end;
+        self.never_sent = self.never_sent.max(end);
+    }
+
+    /// Appends again what a server couldn't serve.
+    pub(crate) fn write_postponed(&mut self, out: &mut BytesMut) {
+        for number in std::mem::take(&mut self.postponed) {
+            self.window.write(number, out);
+        }
+    }
+
+    /// Whether something waits to be sent again after a pause.
+    pub(crate) fn has_postponed(&self) -> bool {
+        !self.postponed.is_empty()
+    }
+}
+
+// ------------------------------------------------------------------ from the server
+
+/// What an answer means for the session.
+pub(crate) enum Verdict {
+    /// The request is answered.
+    Settled,
+    /// The server can't serve it now: it goes out again with [`Requests::write_postponed`].
+    Postponed(Error),
+    /// The session is gone.
+    SessionGone,
+}
+
+impl Requests {
+    /// Takes the answer to a numbered request.
+    pub(crate) fn answer(
+        &mut self,
+        number: u64,
+        body: response::Body,
+        out: &mut Vec<Delivery>,
+    ) -> Verdict {
+        // A number that isn't open was sent twice, and this is its second answer.
+        let Some(open) = self.window.get_mut(number) else { return Verdict::Settled };
+        let body = match body {
+            response::Body::Refused(no) if no.code() == refused::Code::UnknownSession => {
+                return Verdict::SessionGone;
+            }
+            response::Body::Refused(no) if no.code() == refused::Code::Overloaded => {
+                let message = no.message;
+                response::Body::Unavailable(native::Unavailable { message, ..Default::default() })
+            }
+            body => body,
+        };
+        if let response::Body::Unavailable(why) = body {
+            let why = views::unavailable(&why);
+            open.unavailable = Some(why.clone());
+            self.postponed.push(number);
+            return Verdict::Postponed(why);
+        }
+        let Some(mut open) = self.window.take(number) else { return Verdict::Settled };
+        let reply = match body {
+            response::Body::Granted(granted) => {
+                self.granted(number, granted.token, open, out);
+                return Verdict::Settled;
+            }
+            response::Body::Queued(queued) => {
+                self.queued(number, queued, open, out);
+                return Verdict::Settled;
+            }
+            response::Body::Released(released) => {
+                Ok(Answer::Released { remaining: released.remaining })
+            }
+            response::Body::Done(_) => Ok(Answer::Done),
+            response::Body::Refused(no) => Err(views::refused(no, open.take_lock())),
+            other => Err(Error::Unknown { message: format!("unexpected answer: {other:?}") }),
+        };
+        if let Some(to) = open.reply {
+            out.push(Delivery::Reply(to, reply));
+        }
+        Verdict::Settled
+    }
+
+    /// A waiting acquire has been granted.
+    pub(crate) fn granted_event(&mut self, acquire: u64, token: u64, out: &mut Vec<Delivery>) {
+        if let Some(wait) = self.waits.remove(&acquire) {
+            self.hold(acquire, token, wait.view.lock, wait.reply, out);
+        } else if let Some(open) = self.window.take(acquire) {
+            // Its place in line was answered on a connection that broke.
+            self.granted(acquire, token, open, out);
+        }
+    }
+
+    /// An operator asks for a hold back, or (0) for all of them.
+    pub(crate) fn revoked_event(&mut self, acquire: u64) {
+        match self.holds.get_mut(&acquire) {
+            Some(hold) => hold.is_revoked = true,
+            None if acquire == 0 => self.holds.values_mut().for_each(|hold| hold.is_revoked = true),
+            None => {}
+        }
+    }
+
+    /// A hold or a place was taken away, while the session lives.
+    pub(crate) fn lost_event(&mut self, acquire: u64, reason: LossReason, out: &mut Vec<Delivery>) {
+        if let Some(hold) = self.holds.get_mut(&acquire) {
+            hold.lost = Some(reason);
+            hold.publish(State::Lost(reason));
+        }
+        if let Some(wait) = self.waits.remove(&acquire) {
+            out.extend(wait.reply.map(|to| Delivery::Reply(to, Err(Error::Lost(reason)))));
+        }
+    }
+
+    /// Compares what the client believes with what the servers say after a reconnect. Events that
+    /// were lost with the old connection show as differences.
+    pub(crate) fn reconcile(&mut self, session: &native::SessionState, out: &mut Vec<Delivery>) {
+        let held: NumberMap<_> = session.holds.iter().map(|item| (item.acquire, item)).collect();
+        let waiting: NumberMap<_> = session.waits.iter().map(|item| (item.acquire, item)).collect();
+
+        let is_gone = |number: &u64| !held.contains_key(number);
+        let lost: Vec<_> = self.holds.keys().copied().filter(is_gone).collect();
+        for acquire in lost {
+            self.lost_event(acquire, LossReason::Forced, out);
+        }
+        let waited: Vec<_> = self.waits.keys().copied().collect();
+        for acquire in waited {
+            match (held.get(&acquire), waiting.get(&acquire)) {
+                (Some(item), _) => self.granted_event(acquire, item.token, out),
+                (None, Some(item)) => self.placed(acquire, item.place, out),
+                (None, None) => self.lost_event(acquire, LossReason::Forced, out),
+            }
+        }
+        for item in held.values().filter(|item| item.is_revoked || session.is_revoked) {
+            self.revoked_event(item.acquire);
+        }
+    }
+
+    /// The session is over: every caller is told, and nothing is left.
+    pub(crate) fn end(&mut self, error: &Error, out: &mut Vec<Delivery>) {
+        let open = self.window.slots.drain(..).flatten().filter_map(|open| open.reply);
+        let waiting = self.waits.drain().filter_map(|(_, wait)| wait.reply);
+        out.extend(open.chain(waiting).map(|to| Delivery::Reply(to, Err(error.clone()))));
+        let unnumbered = self.backlog.drain(..).filter_map(|next| next.reply);
+        out.extend(unnumbered.map(|to| Delivery::Reply(to, Err(error.clone()))));
+        self.postponed.clear();
+    }
+
+    /// Tells callers whose patience is over why they weren't served. Their requests stay open, and
+    /// are settled in the background. `trouble` is what keeps the connection down; while it is up,
+    /// only those wait in vain that a server couldn't serve.
+    ///
+    /// Returns when the next caller's patience will be over.
+    pub(crate) fn expire(
+        &mut self,
+        now: Boottime,
+        patience: Duration,
+        trouble: Option<&Error>,
+        out: &mut Vec<Delivery>,
+    ) -> Option<Boottime> {
+        let mut next: Option<Boottime> = None;
+        for open in self.window.slots.iter_mut().flatten().filter(|open| open.reply.is_some()) {
+            let Some(why) = open.unavailable.as_ref().or(trouble).cloned() else { continue };
+            let until = open.since + patience;
+            if now < until {
+                next = Some(next.map_or(until, |next| next.min(until)));
+                continue;
+            }
+            let is_release = matches!(open.request.body, Some(request::Body::Release(_)));
+            let why = if is_release { Error::Unknown { message: why.to_string() } } else { why };
+            out.extend(open.reply.take().map(|to| Delivery::Reply(to, Err(why))));
+        }
+        next
+    }
+
+    fn granted(&mut self, number: u64, token: u64, mut open: Open, out: &mut Vec<Delivery>) {
+        // The cancel of an abandoned acquire gives it back.
+        if !open.is_abandoned {
+            let lock = open.take_lock();
+            self.hold(number, token, lock, open.reply, out);
+        }
+    }
+
+    fn hold(
+        &mut self,
+        number: u64,
+        token: u64,
+        lock: String,
+        reply: Option<ReplyTo>,
+        out: &mut Vec<Delivery>,
+    ) {
+        self.holds.insert(number, Hold::new(false));
+        out.extend(reply.map(|to| Delivery::Reply(to, Ok(Answer::Granted { token, lock }))));
+    }
+
+    fn queued(
+        &mut self,
+        number: u64,
+        queued: native::Queued,
+        mut open: Open,
+        out: &mut Vec<Delivery>,
+    ) {
+        if open.is_abandoned {
+            return;
+        }
+        let view = QueueView {
+            lock: open.take_lock(),
+            place: queued.place,
+            holder: queued.holder.map(Into::into),
+            hold_count: queued.hold_count,
+        };
+        let wait = Wait { reply: open.reply, on_wait: open.on_wait, view };
+        out.extend(wait.news());
+        self.waits.insert(number, wait);
+    }
+
+    fn placed(&mut self, acquire: u64, place: u32, out: &mut Vec<Delivery>) {
+        if let Some(wait) = self.waits.get_mut(&acquire)
+            && std::mem::replace(&mut wait.view.place, place) != place
+        {
+            out.extend(wait.news());
+        }
+    }
+}
+
+impl Open {
+    /// The name of the lock that is asked for; the request isn't sent again.
+    fn take_lock(&mut self) -> String {
+        match self.request.body.take() {
+            Some(request::Body::Acquire(acquire)) => acquire.lock,
+            Some(request::Body::Reenter(reenter)) => reenter.lock,
+            _ => String::new(),
+        }
+    }
+}
+
+impl Wait {
+    fn news(&self) -> Option<Delivery> {
+        let on_wait = self.on_wait.as_ref()?;
+        Some(Delivery::Waits(Arc::clone(on_wait), self.view.clone()))
+    }
+}
+
+// ------------------------------------------------------------------ numbers
+
+/// Requests by their consecutive numbers. Answered ones leave a gap until the floor passes it.
+struct Window {
+    /// The number of the first slot; that slot is never a gap.
+    floor: u64,
+    slots: VecDeque<Option<Open>>,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { floor: 1, slots: VecDeque::new() }
+    }
+}
+
+impl Window {
+    /// The number that the next request gets.
+    fn end(&self) -> u64 {
+        self.floor + self.slots.len() as u64
+    }
+
+    fn slot(&mut self, number: u64) -> Option<&mut Option<Open>> {
+        let index = usize::try_from(number.checked_sub(self.floor)?).ok()?;
+        self.slots.get_mut(index)
+    }
+
+    fn get_mut(&mut self, number: u64) -> Option<&mut Open> {
+        self.slot(number)?.as_mut()
+    }
+
+    fn take(&mut self, number: u64) -> Option<Open> {
+        let open = self.slot(number)?.take();
+        while let Some(None) = self.slots.front() {
+            self.slots.pop_front();
+            self.floor += 1;
+        }
+        open
+    }
+
+    fn write(&mut self, number: u64, out: &mut BytesMut) {
+        let floor = self.floor;
+        if let Some(open) = self.get_mut(number) {
+            open.request.floor = floor;
+            write_frame(&open.request, out);
+        }
+    }
+}
+
+type NumberMap<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
+
+/// Spreads numbers that are mostly consecutive and all our own; nobody can choose them to collide.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // An odd multiplier (2⁶⁴ divided by the golden ratio) keeps the low bits distinct, which
+        // choose the bucket, and mixes the high ones, which tell the entries of a bucket apart.
+        self.0 = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
