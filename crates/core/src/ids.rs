@@ -20,7 +20,9 @@ pub struct Secret(pub [u8; 16]);
 /// A request's number within its session, chosen by the client, never used twice.
 ///
 /// Numbers start at 1. An acquire's number names the hold or the place that it made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Number(pub u64);
 
 /// The state machine's one counter: it advances once per command, and once more for each further

@@ -8,16 +8,27 @@
 //! **Invariant.** This package reads no clock, does no I/O, iterates no hash map in an order that
 //! shows, and cannot fail except by refusing.
 
+mod check;
 mod command;
+mod dedup;
 mod event;
 mod ids;
 mod limits;
+mod lock;
 mod machine;
+mod name;
+mod reply;
+mod session;
+mod shards;
+mod snapshot;
+mod view;
 
 pub use command::{Command, Decoded, EndReason, Mode, OwnerRef, Request};
 pub use event::{Event, LossReason};
 pub use ids::{ClusterId, LockName, Number, Revision, Secret, SessionId, Stamp, Token};
 pub use limits::*;
-pub use machine::{
-    Counts, HoldView, Lease, LockView, Owner, Refusal, Reply, SessionView, StateMachine, WaiterView,
-};
+pub use machine::StateMachine;
+pub use name::check_lock_name;
+pub use reply::{Refusal, Reply};
+pub use session::Owner;
+pub use view::{Counts, HoldView, Lease, LockView, SessionView, WaiterView};

@@ -78,3 +78,25 @@ pub enum Limit {
     /// [`PURPOSE_BYTES_MAX`].
     PurposeBytes,
 }
+
+impl Limit {
+    /// Its figure, in the limit's unit (for [`Limit::TtlMin`] the least allowed).
+    #[must_use]
+    pub fn max(self) -> u64 {
+        match self {
+            Self::LockNameBytes => LOCK_NAME_BYTES_MAX as u64,
+            Self::WaitersPerLock => WAITERS_PER_LOCK_MAX as u64,
+            Self::HoldsPerLock => HOLDS_PER_LOCK_MAX as u64,
+            Self::ItemsPerSession => ITEMS_PER_SESSION_MAX as u64,
+            Self::Sessions => SESSIONS_MAX as u64,
+            Self::OpenRequests => OPEN_REQUESTS_MAX,
+            Self::Permits => u64::from(PERMITS_MAX),
+            Self::TtlMin => u64::from(TTL_MS_MIN),
+            Self::TtlMax => u64::from(TTL_MS_MAX),
+            Self::OwnerFieldBytes => OWNER_FIELD_BYTES_MAX as u64,
+            Self::Labels => LABELS_MAX as u64,
+            Self::LabelBytes => LABEL_BYTES_MAX as u64,
+            Self::PurposeBytes => PURPOSE_BYTES_MAX as u64,
+        }
+    }
+}
