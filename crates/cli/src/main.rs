@@ -1,2 +1,98 @@
-//! The `lockkeeper` program.
-fn main() {}
+//! The `lockkeeper` program: locks around commands, an operator's view of them, and the servers.
+//!
+//! `main` reads the command line, runs one command on one runtime, and says how it ended; each
+//! command has a file of its name. [`flags`] is the table of everything that can be said, [`exit`]
+//! that of every way to end. [`supervisor`] and [`guardian`] are the two processes around a command
+//! that runs under a lock.
+//!
+//! **Invariant.** The program touches a cluster only as a client.
+
+mod cluster;
+mod connect;
+mod embedded;
+mod exit;
+mod flags;
+mod guardian;
+mod json;
+mod lock;
+mod logs;
+mod ls;
+mod output;
+mod progress;
+mod server;
+mod session;
+mod signals;
+mod supervisor;
+mod text;
+mod unlock;
+mod watch;
+mod who;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use crate::exit::{Failure, Reason};
+use crate::flags::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misunderstood(&error),
+    };
+    match run(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            if !failure.is_silent() {
+                // Nobody can be told that stderr is gone.
+                let _ = writeln!(io::stderr(), "{failure}");
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<u8, Failure> {
+    let Cli { global, command } = cli;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match command {
+        Command::Guardian(flags) => return Ok(runtime.block_on(guardian::run(&flags.command))),
+        Command::EmbeddedNode => return runtime.block_on(embedded::run(&global)),
+        Command::Server(flags) => return runtime.block_on(server::run(&global, flags)),
+        Command::Dev(flags) => return runtime.block_on(server::run_dev(&global, flags)),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "lockkeeper", &mut script);
+            return output::text(&script).map(|()| 0);
+        }
+        _ => {}
+    }
+    logs::start_for_client(&global)?;
+    runtime.block_on(async {
+        match command {
+            Command::Lock(flags) => lock::run(&global, flags.into()).await,
+            Command::Try(flags) => lock::run(&global, flags.into()).await,
+            Command::Sem(flags) => lock::run(&global, flags.into()).await,
+            Command::Rw(flags) => lock::run(&global, flags.into()).await,
+            Command::Ls(flags) => ls::run(&global, flags).await,
+            Command::Who(flags) => who::run(&global, flags).await,
+            Command::Watch(flags) => watch::run(&global, flags).await,
+            Command::Session(command) => session::run(&global, command).await,
+            Command::Unlock(flags) => unlock::run(&global, flags).await,
+            Command::Cluster(command) => cluster::run(&global, command).await,
+            Command::Status => cluster::status(&global).await,
+            _ => unreachable,
+        }
+    })
+}
+
+/// A command line that isn't understood; or one that asks for help.
+fn misunderstood(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => Failure::new(Reason::Usage, "").exit_code(),
+    }
+}

@@ -1,0 +1,261 @@
+//! How the program ends: every exit code, every stable code of an error, in one table.
+//!
+//! A command's own exit code passes through (128+N for signal N). The program's own failures use
+//! numbers of `sysexits.h`, so that they rarely collide with it.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use lockkeeper::{Error, LossReason, RefusedCode};
+
+use crate::text::{Printable, person};
+
+/// Why the program failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// The command line can't be meant.
+    Usage,
+    /// A name or a number that the cluster refuses.
+    BadRequest,
+    /// What was named isn't there.
+    NotFound,
+    /// The lock wasn't free in time.
+    Timeout,
+    /// The lock is held, and waiting wasn't asked for.
+    Busy,
+    /// The lock is in use in another way.
+    ModeConflict,
+    /// A limit of the cluster.
+    Limit,
+    /// The hold that was named is gone.
+    StaleToken,
+    /// The members can't be changed so, now.
+    Membership,
+    /// No server can be reached.
+    Unreachable,
+    /// A server was reached, but no majority.
+    NoQuorum,
+    /// A server was reached, but can't serve now.
+    Unavailable,
+    /// It isn't known whether something was done.
+    UnknownOutcome,
+    /// Something else listens there.
+    Protocol,
+    /// The lock was lost while the command ran.
+    Lost,
+    /// An operator took the lock away.
+    Revoked,
+    /// `--max-hold` is over.
+    MaxHold,
+    /// The command isn't executable.
+    NotExecutable,
+    /// There is no such command.
+    NoCommand,
+    /// A wrong secret.
+    Denied,
+    /// Settings that can't be used.
+    Config,
+    /// No servers are configured, and nobody looks on.
+    NoUrl,
+    /// A file or a listener can't be had.
+    Io,
+    /// The node became unfit.
+    Fault,
+    /// A fault of the program.
+    Internal,
+    /// A signal while it waited; holds its number.
+    Interrupted(u8),
+}
+
+impl Reason {
+    /// The exit code, and the stable code at the end of the message.
+    const fn codes(self) -> (u8, &'static str) {
+        match self {
+            Self::Usage => (64, "LK-USAGE"),
+            Self::BadRequest => (64, "LK-BAD-REQUEST"),
+            Self::NotFound => (64, "LK-NOT-FOUND"),
+            Self::Unreachable => (69, "LK-UNREACHABLE"),
+            Self::NoQuorum => (69, "LK-NO-QUORUM"),
+            Self::Unavailable => (69, "LK-UNAVAILABLE"),
+            Self::UnknownOutcome => (69, "LK-UNKNOWN-OUTCOME"),
+            Self::Protocol => (69, "LK-PROTOCOL"),
+            Self::Internal => (70, "LK-INTERNAL"),
+            Self::Io => (74, "LK-IO"),
+            Self::Fault => (74, "LK-FAULT"),
+            Self::Timeout => (75, "LK-TIMEOUT"),
+            Self::Busy => (75, "LK-BUSY"),
+            Self::ModeConflict => (75, "LK-MODE-CONFLICT"),
+            Self::Limit => (75, "LK-LIMIT"),
+            Self::StaleToken => (75, "LK-STALE-TOKEN"),
+            Self::Membership => (75, "LK-MEMBERSHIP"),
+            Self::Lost => (76, "LK-LOST"),
+            Self::Revoked => (76, "LK-REVOKED"),
+            Self::MaxHold => (76, "LK-MAX-HOLD"),
+            Self::Denied => (77, "LK-DENIED"),
+            Self::Config => (78, "LK-CONFIG"),
+            Self::NoUrl => (78, "LK-NO-URL"),
+            Self::NotExecutable => (126, "LK-NOT-EXECUTABLE"),
+            Self::NoCommand => (127, "LK-NO-COMMAND"),
+            Self::Interrupted(signal) => (128 + signal, "LK-INTERRUPTED"),
+        }
+    }
+}
+
+/// A failure as people read it: what happened, to which lock, the evidence, what to do.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) reason: Reason,
+    /// What happened, with the evidence; a sentence without its full stop.
+    what: String,
+    /// What to do; empty if there is nothing.
+    advice: String,
+    /// Another exit code than the reason's.
+    exit_code: Option<u8>,
+}
+
+impl Failure {
+    pub(crate) fn new(reason: Reason, what: impl Into<String>) -> Self {
+        Self { reason, what: what.into(), advice: String::new(), exit_code: None }
+    }
+
+    /// What to do about it, in a sentence.
+    pub(crate) fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice = advice.into();
+        self
+    }
+
+    /// Ends with this code (`-E`).
+    pub(crate) const fn with_exit_code(mut self, code: u8) -> Self {
+        self.exit_code = Some(code);
+        self
+    }
+
+    /// Whether the lock just wasn't to be had, for `-E`.
+    pub(crate) const fn is_conflict(&self) -> bool {
+        matches!(self.reason, Reason::Timeout | Reason::Busy | Reason::ModeConflict)
+    }
+
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.exit_code.unwrap_or(self.reason.codes().0))
+    }
+
+    /// Puts the lock's name before what happened.
+    pub(crate) fn about(mut self, lock: &str) -> Self {
+        self.what = format!("{}: {}", Printable(lock), self.what);
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let code = self.reason.codes().1;
+        let what = self.what.trim_end_matches('.');
+        if self.advice.is_empty() {
+            write!(f, "lockkeeper: {what}. [{code}]")
+        } else {
+            write!(f, "lockkeeper: {what}.\n  {} [{code}]", self.advice)
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        match error.downcast::<Error>() {
+            Ok(error) => error.into(),
+            Err(error) => Self::new(Reason::Internal, format!("{error:#}")),
+        }
+    }
+}
+
+/// Waiting for a signal or writing to a terminal has failed.
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(Reason::Io, error.to_string())
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let reason = reason_of(&error);
+        match error {
+            Error::TimedOut { lock, waited, place, holder } => {
+                let lock = Printable(&lock);
+                let by = holder.map_or_else(String::new, |h| format!(" by {}", person(&h)));
+                let place = place.map_or_else(String::new, |p| format!(" (place {p} in line)"));
+                let waited = humantime::format_duration(crate::text::rounded(waited));
+                let what =
+                    format!("not acquired: {lock} is still held{by} after {waited}{place}");
+                let advice = format!(
+                    "See `lockkeeper who {lock}`; to wait longer use a longer --wait."
+                );
+                Self::new(reason, what).advise(advice)
+            }
+            Error::Busy { lock, holder } => {
+                let lock = Printable(&lock);
+                let by = holder.map_or_else(String::new, |h| format!(" by {}", person(&h)));
+                Self::new(reason, format!("not acquired: {lock} is held{by}")).advise(format!(
+                    "See `lockkeeper who {lock}`; to wait for it use --wait 10m, or `lock` without -n."
+                ))
+            }
+            Error::NoQuorum { reached, of } => {
+                let what = format!("no majority: the server that was asked reaches {reached} of {of}");
+                Self::new(reason, what).advise(
+                    "Nothing was acquired or changed. Look at the other servers, and the network between them.",
+                )
+            }
+            Error::Unreachable { .. } => Self::new(reason, error.to_string()).advise(
+                "Nothing was acquired or changed. Check --url or LOCKKEEPER_URL, and that a server runs there.",
+            ),
+            Error::Unknown { .. } => {
+                Self::new(reason, error.to_string()).advise("Look before trying again.")
+            }
+            error => Self::new(reason, error.to_string()),
+        }
+    }
+}
+
+fn reason_of(error: &Error) -> Reason {
+    match error {
+        Error::TimedOut { .. } => Reason::Timeout,
+        Error::Busy { .. } => Reason::Busy,
+        Error::Lost(LossReason::Revoked) => Reason::Revoked,
+        Error::Lost(_) => Reason::Lost,
+        Error::NoQuorum { .. } => Reason::NoQuorum,
+        Error::Unreachable { .. } => Reason::Unreachable,
+        Error::Unavailable { .. } => Reason::Unavailable,
+        Error::Unknown { .. } => Reason::UnknownOutcome,
+        Error::Protocol { .. } => Reason::Protocol,
+        Error::Config(_) => Reason::Config,
+        Error::Refused(refused) => match refused.code {
+            RefusedCode::InvalidName | RefusedCode::BadPermits | RefusedCode::BadRequest => {
+                Reason::BadRequest
+            }
+            RefusedCode::UnknownSession | RefusedCode::NotFound => Reason::NotFound,
+            RefusedCode::WrongSecret => Reason::Denied,
+            RefusedCode::LimitReached => Reason::Limit,
+            RefusedCode::ModeConflict => Reason::ModeConflict,
+            RefusedCode::NotHeld => Reason::Lost,
+            RefusedCode::StaleToken => Reason::StaleToken,
+            RefusedCode::Revoked => Reason::Revoked,
+            RefusedCode::Membership => Reason::Membership,
+            _ => Reason::Internal,
+        },
+        _ => Reason::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_happened_then_what_to_do_then_its_code() {
+        let failure = Failure::new(Reason::NoUrl, "no servers are configured").advise("Set one.");
+        assert_eq!(
+            failure.to_string(),
+            "lockkeeper: no servers are configured.\n  Set one. [LK-NO-URL]"
+        );
+        let failure = Failure::from(Error::Config("bad".to_owned())).about("a\u{1b}[2Jb");
+        assert_eq!(failure.to_string(), "lockkeeper: a\\u{1b}[2Jb: bad. [LK-CONFIG]");
+    }
+}

@@ -1,0 +1,27 @@
+//! What the program logs about itself, on stderr.
+
+use std::io;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::exit::{Failure, Reason};
+use crate::flags::{Global, LogFormat};
+
+/// Logs of a client command: nothing unless something is asked for.
+pub(crate) fn start_for_client(global: &Global) -> Result<(), Failure> {
+    match &global.log {
+        Some(filter) => start(filter, global.log_format == Some(LogFormat::Json)),
+        None => Ok(()),
+    }
+}
+
+/// Logs through `filter`: a level, or levels by module.
+pub(crate) fn start(filter: &str, as_json: bool) -> Result<(), Failure> {
+    let filter: EnvFilter = filter.parse().map_err(|error| {
+        Failure::new(Reason::Config, format!("the log filter {filter:?}: {error}"))
+            .advise("Use error, warn, info, debug or trace, or a list such as info,openraft=warn.")
+    })?;
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    if as_json { logs.json().flatten_event(true).init() } else { logs.init() }
+    Ok(())
+}
