@@ -126,6 +126,9 @@ impl Driver {
                 self.handle(event, &mut state, now);
                 self.keep(&mut state, now);
                 self.publish(&mut state, now);
+                if !state.requests.is_full() {
+                    shared.room.notify_one();
+                }
                 matches!(state.phase, Phase::Over(_))
             };
             self.deliveries.drain(..).for_each(Delivery::deliver);
@@ -259,8 +262,6 @@ impl Driver {
                 Socket::dial(&settings, endpoint, settings.dial_limit()).await
             };
             self.link = Link::Dialing(Box::pin(dial));
-            // A future does nothing before it is polled, and the alarm may be far.
-            self.shared.wake.notify_one();
         }
     }
 
@@ -306,14 +307,17 @@ impl Driver {
     /// Tells callers who have waited in vain for long enough; returns when it is the next one's
     /// turn.
     fn keep_patience(&mut self, state: &mut State, now: Moment) -> Option<Boottime> {
+        if state.is_bound && !state.requests.has_postponed() {
+            return None;
+        }
         let patience = self.shared.settings.connect_timeout;
         let trouble = (!state.is_bound).then(|| state.trouble.clone());
-        let next =
-            state.requests.expire(now.boottime, patience, trouble.as_ref(), &mut self.deliveries);
-        let was_told = !self.deliveries.is_empty() && next.is_none();
-        if matches!(state.phase, Phase::Opening) && was_told {
-            // Nobody waits for this session any more, and nothing hangs on it.
-            state.finish(state.trouble.clone(), &mut self.deliveries);
+        let deliveries = &mut self.deliveries;
+        let next = state.requests.expire(now.boottime, patience, trouble.as_ref(), deliveries);
+        // An opening that fails while nobody waits for it is given up: nothing hangs on it.
+        let is_down = !matches!(self.link, Link::Up(_));
+        if matches!(state.phase, Phase::Opening) && is_down && !state.requests.has_callers() {
+            state.finish(state.trouble.clone(), deliveries);
         }
         next
     }
@@ -431,23 +435,30 @@ impl Driver {
         self.link = Link::Down(now.boottime + pause);
     }
 
-    /// The servers know the session: it is open, and this connection speaks for it.
-    fn bound(&mut self, session: &native::SessionState, state: &mut State, now: Moment) {
-        if matches!(state.phase, Phase::Opening) {
-            let ttl = self.shared.settings.ttl.min(Duration::from_millis(session.ttl_ms.into()));
-            let begun = self.opened.unwrap_or(now.boottime);
-            state.lease = Some(Lease::new(ttl, begun, now));
-            state.phase = Phase::Open;
-        }
+    /// The servers know the session, and have tied it to this connection.
+    fn attached(&mut self, session: &native::SessionState, state: &mut State, now: Moment) {
         state.is_same_boot = !session.boot_id.is_empty() && session.boot_id == boot_id();
         // Renewing comes before everything else that waited for the connection.
         self.beat(state, now);
-        state.requests.reconcile(session, &mut self.deliveries);
-        if session.is_revoked {
-            state.requests.revoked_event(0);
+        if matches!(state.phase, Phase::Opening) {
+            let begun = self.opened.unwrap_or(now.boottime);
+            self.open(begun, state, now);
+        } else {
+            state.requests.reconcile(session, &mut self.deliveries);
+            state.bind();
         }
-        state.bind();
         self.shared.revocations.notify_waiters();
+    }
+
+    /// Opens the session here, with a lease that runs from `begun`. If that would be over already
+    /// (a server was found late), the heartbeat under way is waited for: its confirmation opens it.
+    fn open(&mut self, begun: Boottime, state: &mut State, now: Moment) {
+        let mut lease = Lease::new(self.shared.settings.ttl, begun, now);
+        if lease.look(now).is_held() {
+            state.lease = Some(lease);
+            state.phase = Phase::Open;
+            state.bind();
+        }
     }
 }
 
@@ -464,7 +475,6 @@ enum Break {
 impl Driver {
     /// Takes everything that was read.
     fn receive(&mut self, state: &mut State, now: Moment) {
-        let was_full = state.requests.is_full();
         let end = loop {
             let Link::Up(up) = &mut self.link else { return };
             match up.input.next_response() {
@@ -491,9 +501,6 @@ impl Driver {
             Some(Break::Over(error)) => state.finish(error, &mut self.deliveries),
         }
         state.write_requests();
-        if was_full && !state.requests.is_full() {
-            self.shared.room.notify_one();
-        }
     }
 
     fn take(
@@ -508,13 +515,16 @@ impl Driver {
         }
         if id < UNNUMBERED {
             return match state.requests.answer(id, body, &mut self.deliveries) {
-                Verdict::Settled => Ok(()),
+                Verdict::Settled => {
+                    self.postponements = 0;
+                    Ok(())
+                }
                 Verdict::Postponed(why) => self.postponed(why, state, now),
                 Verdict::SessionGone => Err(self.session_ended("", state, now)),
             };
         }
         match body {
-            response::Body::HeartbeatConfirmed(_) => self.confirmed(id, state),
+            response::Body::HeartbeatConfirmed(_) => self.confirmed(id, state, now),
             body if self.is_handshake(id) => return self.shake_hands(body, state, now),
             body => state.answer_question(id, body),
         }
@@ -551,16 +561,18 @@ impl Driver {
         Ok(())
     }
 
-    fn confirmed(&mut self, id: u64, state: &mut State) {
+    fn confirmed(&mut self, id: u64, state: &mut State, now: Moment) {
         // Confirming one confirms those before it.
         while let Some(&(heartbeat, sent)) = self.unconfirmed.front()
             && heartbeat <= id
         {
             self.unconfirmed.pop_front();
-            if let Some(lease) = &mut state.lease {
-                lease.confirm(sent);
-            }
             self.failures = 0;
+            match &mut state.lease {
+                Some(lease) => lease.confirm(sent),
+                None if matches!(state.phase, Phase::Opening) => self.open(sent, state, now),
+                None => {}
+            }
         }
     }
 
@@ -577,7 +589,7 @@ impl Driver {
     ) -> Result<(), Break> {
         match body {
             response::Body::SessionState(session) => {
-                self.bound(&session, state, now);
+                self.attached(&session, state, now);
                 Ok(())
             }
             response::Body::Done(_) => Err(Break::Over(Error::Closed)),
@@ -587,9 +599,7 @@ impl Driver {
                     Err(Break::Link(views::refused(no, String::new())))
                 }
                 (_, Phase::Closing { .. }) => Err(Break::Over(Error::Closed)),
-                (refused::Code::UnknownSession, Phase::Open) => {
-                    Err(self.session_ended("", state, now))
-                }
+                (_, Phase::Open) => Err(self.session_ended("", state, now)),
                 _ => Err(Break::Over(views::refused(no, String::new()))),
             },
             other => {

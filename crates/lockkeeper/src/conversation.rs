@@ -12,16 +12,20 @@ use bytes::BytesMut;
 use lockkeeper_wire::native::{self, Request, request, response, unavailable};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::connection::pause;
 use crate::error::Error;
 use crate::settings::Settings;
 use crate::socket::{Input, Socket, try_write_frame};
+use crate::url::Endpoint;
 use crate::views;
 
 /// How long a change may take once it was sent: a new member has to catch up first.
 const CHANGE_MAX: Duration = Duration::from_secs(600);
+
+/// How long one server may take to answer a question before another is asked.
+const TRY_MAX: Duration = Duration::from_secs(3);
 
 /// What a client keeps between questions.
 #[derive(Default)]
@@ -82,7 +86,7 @@ impl Conversations {
                         return Err(error);
                     }
                     self.endpoint.fetch_add(1, Ordering::Relaxed);
-                    tokio::time::sleep_until(again).await;
+                    sleep_until(again).await;
                 }
             }
         }
@@ -116,22 +120,45 @@ impl Conversation {
             let index = conversations.endpoint.load(Ordering::Relaxed) % endpoints.len();
             let left = until.saturating_duration_since(Instant::now());
             let limit = settings.dial_limit().min(left.max(Duration::from_millis(1)));
-            match Socket::dial(settings, &endpoints[index], limit).await {
-                Ok(socket) => {
-                    let endpoint = endpoints[index].to_string();
-                    return Ok(Self { socket, input: Input::new(), endpoint, last_id: 0 });
-                }
-                Err(why) => {
+            match Self::greet(settings, &endpoints[index], limit).await {
+                Ok(conversation) => return Ok(conversation),
+                Err(error) => {
                     conversations.endpoint.fetch_add(1, Ordering::Relaxed);
                     tries += 1;
                     let round = u32::try_from(tries / endpoints.len()).unwrap_or(u32::MAX);
                     let pause = if round == 0 { Duration::ZERO } else { pause(round) };
                     if Instant::now() + pause >= until {
-                        return Err(settings.unreachable(why));
+                        return Err(error);
                     }
                     sleep(pause).await;
                 }
             }
+        }
+    }
+
+    /// Connects, and exchanges greetings: what answers there speaks the protocol.
+    async fn greet(
+        settings: &Arc<Settings>,
+        endpoint: &Endpoint,
+        limit: Duration,
+    ) -> Result<Self, Error> {
+        let socket = Socket::dial(settings, endpoint, limit).await;
+        let socket = socket.map_err(|why| settings.unreachable(why))?;
+        let endpoint = endpoint.to_string();
+        let mut conversation = Self { socket, input: Input::new(), endpoint, last_id: 0 };
+        let mut greeting = BytesMut::new();
+        native::greet(&mut greeting);
+        let greeted = async {
+            conversation.write(&greeting).await?;
+            while !conversation.input.is_greeted().map_err(|why| conversation.protocol(why))? {
+                conversation.read().await?;
+            }
+            Ok(())
+        };
+        match timeout(limit, greeted).await {
+            Ok(Ok(())) => Ok(conversation),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(settings.unreachable(format!("{}: it is silent", conversation.endpoint))),
         }
     }
 
@@ -142,7 +169,7 @@ impl Conversation {
         until: Instant,
     ) -> Result<response::Body, Failed> {
         let until = match kind {
-            Kind::Repeatable => until,
+            Kind::Repeatable => until.min(Instant::now() + TRY_MAX),
             Kind::Change => Instant::now() + CHANGE_MAX,
         };
         let lost = |error: Error| match kind {
@@ -179,25 +206,18 @@ impl Conversation {
 
     /// Sends one request.
     async fn send(&mut self, body: request::Body) -> Result<(), Error> {
-        let is_first = self.last_id == 0;
         self.last_id += 1;
+        let mut frame = BytesMut::new();
         let request = Request { id: self.last_id, floor: 0, body: Some(body) };
-        let mut frames = BytesMut::new();
-        if is_first {
-            native::greet(&mut frames);
-        }
-        try_write_frame(&request, &mut frames)?;
-        let written = self.socket.writer.write_all(&frames).await;
-        written.map_err(|error| self.broken(&error.to_string()))
+        try_write_frame(&request, &mut frame)?;
+        self.write(&frame).await
     }
 
     /// The next thing that the server says about the last request.
     pub(crate) async fn receive(&mut self) -> Result<response::Body, Error> {
         loop {
-            let next = self.input.next_response();
-            let next = next
-                .map_err(|message| Error::Protocol { endpoint: self.endpoint.clone(), message })?;
-            match next {
+            match self.input.next_response().map_err(|why| self.protocol(why))? {
+                None => self.read().await?,
                 Some(response) => match response.body {
                     Some(response::Body::Goodbye(goodbye)) => {
                         return Err(self.broken(&goodbye.message));
@@ -205,13 +225,25 @@ impl Conversation {
                     Some(body) if response.id == self.last_id => return Ok(body),
                     _ => {}
                 },
-                None => match self.socket.reader.read_buf(self.input.room()).await {
-                    Ok(0) => return Err(self.broken("the server closed the connection")),
-                    Ok(_) => {}
-                    Err(error) => return Err(self.broken(&error.to_string())),
-                },
             }
         }
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let written = self.socket.writer.write_all(bytes).await;
+        written.map_err(|error| self.broken(&error.to_string()))
+    }
+
+    async fn read(&mut self) -> Result<(), Error> {
+        match self.socket.reader.read_buf(self.input.room()).await {
+            Ok(0) => Err(self.broken("the server closed the connection")),
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.broken(&error.to_string())),
+        }
+    }
+
+    fn protocol(&self, message: String) -> Error {
+        Error::Protocol { endpoint: self.endpoint.clone(), message }
     }
 
     fn broken(&self, why: &str) -> Error {

@@ -16,13 +16,14 @@ use crate::error::{Error, LossReason, RefusedCode};
 use crate::lease::State;
 use crate::lock;
 use crate::requests::Answer;
-use crate::session::{Session, SessionInfo};
+use crate::session::{Session, SessionInfo, Shared};
 use crate::views;
 
-/// What a hold tells about itself. Cheap to clone; it doesn't keep the lock, its [`Guard`] does.
+/// What a hold tells about itself. Cheap to clone; it keeps neither the lock nor the session, as
+/// its [`Guard`] does.
 #[derive(Clone)]
 pub struct Lease {
-    session: Arc<Session>,
+    session: Arc<Shared>,
     acquire: u64,
     token: u64,
     name: Arc<str>,
@@ -34,6 +35,8 @@ pub struct Lease {
 #[must_use = "dropping a guard gives its lock back"]
 pub struct Guard {
     lease: Lease,
+    /// Keeps the session open.
+    session: Arc<Session>,
     is_released: bool,
 }
 
@@ -107,7 +110,7 @@ impl Lease {
     ///
     /// It completes when the lock is lost, too.
     pub async fn revoked(&self) {
-        let news = &self.session.shared().revocations;
+        let news = &self.session.revocations;
         loop {
             let mut next = pin!(news.notified());
             next.as_mut().enable();
@@ -124,21 +127,21 @@ impl Lease {
         if !self.state().is_held() {
             return Duration::ZERO;
         }
-        let shared = self.session.shared();
-        shared.deadline.borrow().since(shared.settings.clock.now().boottime)
+        let session = &self.session;
+        session.deadline.borrow().since(session.settings.clock.now().boottime)
     }
 
     /// When the session's lease is lost unless it is renewed, in nanoseconds since boot
     /// (`CLOCK_BOOTTIME`): for another process of this machine that watches over this one.
     #[must_use]
     pub fn deadline_boottime_ns(&self) -> u64 {
-        self.session.shared().deadline.borrow().as_nanos()
+        self.session.deadline.borrow().as_nanos()
     }
 
     /// That deadline, and its changes from now on. When the lock is lost it simply stays.
     #[must_use]
     pub fn watch_deadline(&self) -> watch::Receiver<Boottime> {
-        self.session.shared().deadline.subscribe()
+        self.session.deadline.subscribe()
     }
 
     /// Asks the cluster: "do I hold it now?" One round trip, and one among the servers.
@@ -179,8 +182,8 @@ impl Lease {
 
 impl Guard {
     pub(crate) fn new(session: Arc<Session>, acquire: u64, token: u64, name: String) -> Self {
-        let lease = Lease { session, acquire, token, name: name.into() };
-        Self { lease, is_released: false }
+        let lease = Lease { session: session.share(), acquire, token, name: name.into() };
+        Self { lease, session, is_released: false }
     }
 
     /// What this guard tells, for other tasks; it doesn't keep the lock.
@@ -234,10 +237,9 @@ impl Guard {
     ///
     /// [`Error::Lost`], and those of [`LockRequest::acquire`](crate::LockRequest::acquire).
     pub async fn reenter(&self) -> Result<Self, Error> {
-        let session = &self.lease.session;
         let (name, token) = (self.name().to_owned(), self.token);
         let body = request::Body::Reenter(native::Reenter { lock: name, token });
-        lock::request(Arc::clone(session), body, None).await
+        lock::request(Arc::clone(&self.session), body, None).await
     }
 
     /// Gives the lock back, and waits until the cluster has it. Dropping the future doesn't keep
@@ -279,7 +281,7 @@ impl Deref for Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.is_released {
-            self.lease.session.release(self.lease.acquire, None);
+            self.session.release(self.acquire, None);
         }
     }
 }

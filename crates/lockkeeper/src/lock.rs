@@ -5,16 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_wire::native::{self, request, response};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::client::Client;
 use crate::error::Error;
 use crate::guard::Guard;
-use crate::requests::{Answer, OnWait};
+use crate::requests::Answer;
 use crate::session::Session;
 use crate::socket::check_length;
 use crate::views::{Hold, Mode, QueueView};
+
+/// Called with a request's place in line.
+type OnWait = Arc<dyn Fn(&QueueView) + Send + Sync>;
 
 /// How long a request that has timed out looks for its place and the holder, to tell its caller.
 const LAST_LOOK_MAX: Duration = Duration::from_secs(1);
@@ -76,8 +79,7 @@ impl LockRequest {
     }
 
     /// Called when the request has to wait, with its place and the holder, and again when it
-    /// learns its place anew after a reconnect. It is called by the connection's task: keep it
-    /// short.
+    /// learns its place anew after a reconnect. It is called by the task that waits.
     pub fn on_wait(mut self, on_wait: impl Fn(&QueueView) + Send + Sync + 'static) -> Self {
         self.on_wait = Some(Arc::new(on_wait));
         self
@@ -127,15 +129,14 @@ impl LockRequest {
         let begun = Instant::now();
         let (lock, purpose) = (self.name.clone(), self.purpose);
         let body = request::Body::Acquire(native::Acquire { lock, mode, wait, purpose });
-        let sent = session.request(body, self.on_wait);
-        let Ok(sent) = timeout_at(begun + limit, sent).await else {
+        let sent = Pending::send(session, body, self.on_wait);
+        let Ok(pending) = timeout_at(begun + limit, sent).await else {
             return Err(timed_out(self.name, begun, None, None));
         };
-        let (number, mut reply) = sent?;
-        let mut pending = Pending { session, number, is_settled: false };
-        match timeout_at(begun + limit, &mut reply).await {
-            Ok(answer) => pending.take(answer),
-            Err(_) => pending.give_up(reply, self.name, begun).await,
+        let mut pending = pending?;
+        match timeout_at(begun + limit, pending.granted()).await {
+            Ok(guard) => guard,
+            Err(_) => pending.give_up(self.name, begun).await,
         }
     }
 }
@@ -146,31 +147,63 @@ pub(crate) async fn request(
     body: request::Body,
     on_wait: Option<OnWait>,
 ) -> Result<Guard, Error> {
-    let (number, reply) = session.request(body, on_wait).await?;
-    let mut pending = Pending { session, number, is_settled: false };
-    let answer = reply.await;
-    pending.take(answer)
+    Pending::send(session, body, on_wait).await?.granted().await
 }
 
 fn timed_out(lock: String, begun: Instant, place: Option<u32>, holder: Option<Hold>) -> Error {
     Error::TimedOut { lock, waited: begun.elapsed(), place, holder: holder.map(Box::new) }
 }
 
-/// An acquire under way. Dropped before it is settled, it is cancelled.
+/// A request for a grant, under way. Dropped before it is settled, it is cancelled.
 struct Pending {
     session: Arc<Session>,
     number: u64,
+    reply: oneshot::Receiver<Result<Answer, Error>>,
+    /// Where news of its place come in, and who is to hear them.
+    news: Option<(watch::Receiver<Option<QueueView>>, OnWait)>,
     is_settled: bool,
 }
 
 impl Pending {
-    /// The guard of what was granted.
-    fn take(
-        &mut self,
-        answer: Result<Result<Answer, Error>, oneshot::error::RecvError>,
-    ) -> Result<Guard, Error> {
+    async fn send(
+        session: Arc<Session>,
+        body: request::Body,
+        on_wait: Option<OnWait>,
+    ) -> Result<Self, Error> {
+        let (to, news) = match on_wait {
+            None => (None, None),
+            Some(on_wait) => {
+                let (to, news) = watch::channel(None);
+                (Some(to), Some((news, on_wait)))
+            }
+        };
+        let (number, reply) = session.request(body, to).await?;
+        Ok(Self { session, number, reply, news, is_settled: false })
+    }
+
+    async fn granted(&mut self) -> Result<Guard, Error> {
+        let answer = loop {
+            let Some((news, on_wait)) = &mut self.news else { break (&mut self.reply).await };
+            tokio::select! {
+                biased;
+                answer = &mut self.reply => break answer,
+                changed = news.changed() => {
+                    let view = news.borrow_and_update().clone();
+                    match view {
+                        Some(view) if changed.is_ok() => on_wait(&view),
+                        // It is granted or refused: the answer is on its way.
+                        _ => self.news = None,
+                    }
+                }
+            }
+        };
         // Only the end of the session leaves a caller without an answer.
-        match answer.unwrap_or(Err(Error::Closed))? {
+        self.take(answer.unwrap_or(Err(Error::Closed)))
+    }
+
+    /// The guard of what was granted.
+    fn take(&mut self, answer: Result<Answer, Error>) -> Result<Guard, Error> {
+        match answer? {
             Answer::Granted { token, lock } => {
                 self.is_settled = true;
                 Ok(Guard::new(Arc::clone(&self.session), self.number, token, lock))
@@ -183,16 +216,11 @@ impl Pending {
     }
 
     /// The caller's time is over: the place is given up before the caller is told.
-    async fn give_up(
-        mut self,
-        mut reply: oneshot::Receiver<Result<Answer, Error>>,
-        name: String,
-        begun: Instant,
-    ) -> Result<Guard, Error> {
+    async fn give_up(mut self, name: String, begun: Instant) -> Result<Guard, Error> {
         let view = timeout(LAST_LOOK_MAX, self.last_look(&name)).await.ok().flatten();
         let view = view.or_else(|| self.session.queue_view(self.number));
-        if let Ok(answer) = reply.try_recv() {
-            return self.take(Ok(answer));
+        if let Ok(answer) = self.reply.try_recv() {
+            return self.take(answer);
         }
         let (place, holder) = view.map_or((None, None), |view| (Some(view.place), view.holder));
         let error = match self.session.trouble() {
@@ -216,7 +244,7 @@ impl Pending {
         let question = native::GetLock { lock: name.to_owned(), list_max: LAST_LOOK_WAITERS };
         let answer = self.session.ask(request::Body::GetLock(question)).await.ok()?;
         let response::Body::Lock(lock) = answer else { return None };
-        let id = self.session.shared().id.0;
+        let id = self.session.id.0;
         let is_own = |w: &&native::Waiter| w.session == id && w.acquire == self.number;
         let place = lock.waiters.iter().find(is_own)?.place;
         let holder = lock.holds.into_iter().next().map(Into::into);

@@ -18,7 +18,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -34,9 +33,6 @@ use crate::views::{self, QueueView};
 /// Numbers that callers may have open at once: half of what the servers allow above the floor.
 const WINDOW_MAX: usize = 4_096;
 
-/// Called when a request gets its place in line, and again when it learns it anew.
-pub(crate) type OnWait = Arc<dyn Fn(&QueueView) + Send + Sync>;
-
 /// What a request that wasn't refused came to.
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -47,19 +43,19 @@ pub(crate) enum Answer {
 
 pub(crate) type ReplyTo = oneshot::Sender<Result<Answer, Error>>;
 
-/// Something to be told to a caller, once the session's mutex has been let go.
-pub(crate) enum Delivery {
-    Reply(ReplyTo, Result<Answer, Error>),
-    Waits(OnWait, QueueView),
+/// Where a caller that wants to know hears of its place in line.
+pub(crate) type NewsTo = watch::Sender<Option<QueueView>>;
+
+/// An answer for a caller, to be sent once the session's mutex has been let go.
+pub(crate) struct Delivery {
+    to: ReplyTo,
+    answer: Result<Answer, Error>,
 }
 
 impl Delivery {
     pub(crate) fn deliver(self) {
-        match self {
-            // A caller that has gone has seen to what it asked for.
-            Self::Reply(to, reply) => drop(to.send(reply)),
-            Self::Waits(on_wait, view) => on_wait(&view),
-        }
+        // A caller that has gone has seen to what it asked for.
+        drop(self.to.send(self.answer));
     }
 }
 
@@ -74,6 +70,10 @@ pub(crate) struct Requests {
     waits: NumberMap<Wait>,
     holds: NumberMap<Hold>,
     backlog: VecDeque<Backlogged>,
+    /// Holds that an operator has asked for.
+    revoked_count: usize,
+    /// An operator has asked the whole session to end.
+    is_session_revoked: bool,
     /// Numbers that a server couldn't serve, to be sent again after a pause.
     postponed: Vec<u64>,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Requests {
 struct Open {
     request: Request,
     reply: Option<ReplyTo>,
-    on_wait: Option<OnWait>,
+    news: Option<NewsTo>,
     /// When it was made, for its caller's patience.
     since: Boottime,
     /// What a server said when it couldn't serve it.
@@ -101,7 +101,7 @@ struct Backlogged {
 /// An acquire with a place in line.
 struct Wait {
     reply: Option<ReplyTo>,
-    on_wait: Option<OnWait>,
+    news: Option<NewsTo>,
     view: QueueView,
 }
 
@@ -128,13 +128,13 @@ impl Requests {
         &mut self,
         body: request::Body,
         reply: Option<ReplyTo>,
-        on_wait: Option<OnWait>,
+        news: Option<NewsTo>,
         since: Boottime,
     ) -> u64 {
         let id = self.window.end();
         let request = Request { id, floor: 0, body: Some(body) };
         let (unavailable, is_abandoned) = (None, false);
-        let open = Open { request, reply, on_wait, since, unavailable, is_abandoned };
+        let open = Open { request, reply, news, since, unavailable, is_abandoned };
         self.window.slots.push_back(Some(open));
         id
     }
@@ -169,6 +169,7 @@ impl Requests {
     /// A hold is its guard's no more: whether there is something to give back.
     pub(crate) fn forget(&mut self, acquire: u64) -> bool {
         let Some(hold) = self.holds.remove(&acquire) else { return false };
+        self.revoked_count -= usize::from(hold.is_revoked);
         hold.publish(State::Lost(LossReason::Released));
         hold.lost.is_none()
     }
@@ -198,18 +199,27 @@ impl Requests {
                 State::Lost(_) => lease,
                 State::Held | State::Suspended { .. } => State::Lost(LossReason::Released),
             },
-            Some(hold) => hold.state(lease),
+            Some(hold) => hold.state(self.why(lease)),
+        }
+    }
+
+    /// A lease that wasn't renewed because of an operator was revoked.
+    const fn why(&self, lease: State) -> State {
+        match lease {
+            State::Lost(LossReason::Expired { .. }) if self.any_revoked() => {
+                State::Lost(LossReason::Revoked)
+            }
+            lease => lease,
         }
     }
 
     pub(crate) fn is_revoked(&self, acquire: u64) -> bool {
-        self.holds.get(&acquire).is_some_and(|hold| hold.is_revoked)
+        self.is_session_revoked || self.holds.get(&acquire).is_some_and(|hold| hold.is_revoked)
     }
 
-    /// Whether an operator waits for any hold: the lease is then confirmed no more. Linear in the
-    /// holds, and asked only when a confirmation is overdue or the lease is over.
-    pub(crate) fn any_revoked(&self) -> bool {
-        self.holds.values().any(|hold| hold.is_revoked)
+    /// Whether an operator waits for this session: its lease is then confirmed no more.
+    pub(crate) const fn any_revoked(&self) -> bool {
+        self.is_session_revoked || self.revoked_count > 0
     }
 
     /// The changes of one hold's state, from now on.
@@ -224,6 +234,7 @@ impl Requests {
 
     /// Tells those who watch a hold what has become of the lease. Linear in the holds.
     pub(crate) fn publish(&self, lease: State) {
+        let lease = self.why(lease);
         for hold in self.holds.values() {
             hold.publish(lease);
         }
@@ -231,18 +242,12 @@ impl Requests {
 }
 
 impl Hold {
-    const fn new(is_revoked: bool) -> Self {
-        Self { is_revoked, lost: None, watch: None }
+    const fn new() -> Self {
+        Self { is_revoked: false, lost: None, watch: None }
     }
 
     fn state(&self, lease: State) -> State {
-        match (self.lost, lease) {
-            (Some(reason), _) => State::Lost(reason),
-            (None, State::Lost(LossReason::Expired { .. })) if self.is_revoked => {
-                State::Lost(LossReason::Revoked)
-            }
-            (None, lease) => lease,
-        }
+        self.lost.map_or(lease, State::Lost)
     }
 
     fn publish(&self, lease: State) {
@@ -329,13 +334,13 @@ impl Requests {
             return Verdict::Postponed(why);
         }
         let Some(mut open) = self.window.take(number) else { return Verdict::Settled };
-        let reply = match body {
+        let answer = match body {
             response::Body::Granted(granted) => {
                 self.granted(number, granted.token, open, out);
                 return Verdict::Settled;
             }
             response::Body::Queued(queued) => {
-                self.queued(number, queued, open, out);
+                self.queued(number, queued, open);
                 return Verdict::Settled;
             }
             response::Body::Released(released) => {
@@ -346,7 +351,7 @@ impl Requests {
             other => Err(Error::Unknown { message: format!("unexpected answer: {other:?}") }),
         };
         if let Some(to) = open.reply {
-            out.push(Delivery::Reply(to, reply));
+            out.push(Delivery { to, answer });
         }
         Verdict::Settled
     }
@@ -361,12 +366,14 @@ impl Requests {
         }
     }
 
-    /// An operator asks for a hold back, or (0) for all of them.
+    /// An operator asks for a hold back, or (0) for the whole session.
     pub(crate) fn revoked_event(&mut self, acquire: u64) {
-        match self.holds.get_mut(&acquire) {
-            Some(hold) => hold.is_revoked = true,
-            None if acquire == 0 => self.holds.values_mut().for_each(|hold| hold.is_revoked = true),
-            None => {}
+        if acquire == 0 {
+            self.is_session_revoked = true;
+        } else if let Some(hold) = self.holds.get_mut(&acquire)
+            && !std::mem::replace(&mut hold.is_revoked, true)
+        {
+            self.revoked_count += 1;
         }
     }
 
@@ -377,7 +384,7 @@ impl Requests {
             hold.publish(State::Lost(reason));
         }
         if let Some(wait) = self.waits.remove(&acquire) {
-            out.extend(wait.reply.map(|to| Delivery::Reply(to, Err(Error::Lost(reason)))));
+            out.extend(wait.reply.map(|to| Delivery { to, answer: Err(Error::Lost(reason)) }));
         }
     }
 
@@ -396,23 +403,29 @@ impl Requests {
         for acquire in waited {
             match (held.get(&acquire), waiting.get(&acquire)) {
                 (Some(item), _) => self.granted_event(acquire, item.token, out),
-                (None, Some(item)) => self.placed(acquire, item.place, out),
+                (None, Some(item)) => self.placed(acquire, item.place),
                 (None, None) => self.lost_event(acquire, LossReason::Forced, out),
             }
         }
-        for item in held.values().filter(|item| item.is_revoked || session.is_revoked) {
+        for item in held.values().filter(|item| item.is_revoked) {
             self.revoked_event(item.acquire);
         }
+        self.is_session_revoked |= session.is_revoked;
     }
 
     /// The session is over: every caller is told, and nothing is left.
     pub(crate) fn end(&mut self, error: &Error, out: &mut Vec<Delivery>) {
         let open = self.window.slots.drain(..).flatten().filter_map(|open| open.reply);
         let waiting = self.waits.drain().filter_map(|(_, wait)| wait.reply);
-        out.extend(open.chain(waiting).map(|to| Delivery::Reply(to, Err(error.clone()))));
+        out.extend(open.chain(waiting).map(|to| Delivery { to, answer: Err(error.clone()) }));
         let unnumbered = self.backlog.drain(..).filter_map(|next| next.reply);
-        out.extend(unnumbered.map(|to| Delivery::Reply(to, Err(error.clone()))));
+        out.extend(unnumbered.map(|to| Delivery { to, answer: Err(error.clone()) }));
         self.postponed.clear();
+    }
+
+    /// Whether anybody waits for an answer. Linear in the window.
+    pub(crate) fn has_callers(&self) -> bool {
+        self.window.slots.iter().flatten().any(|open| open.reply.is_some())
     }
 
     /// Tells callers whose patience is over why they weren't served. Their requests stay open, and
@@ -437,7 +450,7 @@ impl Requests {
             }
             let is_release = matches!(open.request.body, Some(request::Body::Release(_)));
             let why = if is_release { Error::Unknown { message: why.to_string() } } else { why };
-            out.extend(open.reply.take().map(|to| Delivery::Reply(to, Err(why))));
+            out.extend(open.reply.take().map(|to| Delivery { to, answer: Err(why) }));
         }
         next
     }
@@ -458,17 +471,11 @@ impl Requests {
         reply: Option<ReplyTo>,
         out: &mut Vec<Delivery>,
     ) {
-        self.holds.insert(number, Hold::new(false));
-        out.extend(reply.map(|to| Delivery::Reply(to, Ok(Answer::Granted { token, lock }))));
+        self.holds.insert(number, Hold::new());
+        out.extend(reply.map(|to| Delivery { to, answer: Ok(Answer::Granted { token, lock }) }));
     }
 
-    fn queued(
-        &mut self,
-        number: u64,
-        queued: native::Queued,
-        mut open: Open,
-        out: &mut Vec<Delivery>,
-    ) {
+    fn queued(&mut self, number: u64, queued: native::Queued, mut open: Open) {
         if open.is_abandoned {
             return;
         }
@@ -478,16 +485,16 @@ impl Requests {
             holder: queued.holder.map(Into::into),
             hold_count: queued.hold_count,
         };
-        let wait = Wait { reply: open.reply, on_wait: open.on_wait, view };
-        out.extend(wait.news());
+        let wait = Wait { reply: open.reply, news: open.news, view };
+        wait.tell();
         self.waits.insert(number, wait);
     }
 
-    fn placed(&mut self, acquire: u64, place: u32, out: &mut Vec<Delivery>) {
+    fn placed(&mut self, acquire: u64, place: u32) {
         if let Some(wait) = self.waits.get_mut(&acquire)
             && std::mem::replace(&mut wait.view.place, place) != place
         {
-            out.extend(wait.news());
+            wait.tell();
         }
     }
 }
@@ -504,9 +511,10 @@ impl Open {
 }
 
 impl Wait {
-    fn news(&self) -> Option<Delivery> {
-        let on_wait = self.on_wait.as_ref()?;
-        Some(Delivery::Waits(Arc::clone(on_wait), self.view.clone()))
+    fn tell(&self) {
+        if let Some(news) = &self.news {
+            news.send_replace(Some(self.view.clone()));
+        }
     }
 }
 

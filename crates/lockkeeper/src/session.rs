@@ -9,6 +9,7 @@
 //! server says so, or when it is closed. Then a client makes a new one; nothing is carried over.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::clock::{Boottime, Moment};
 use crate::error::{Error, LossReason};
 use crate::lease::{self, Lease};
-use crate::requests::{Answer, Delivery, OnWait, ReplyTo, Requests};
+use crate::requests::{Answer, Delivery, NewsTo, ReplyTo, Requests};
 use crate::settings::{Settings, random_u64};
 use crate::socket::write_frame;
 use crate::views::{QueueView, SessionId};
@@ -124,6 +125,11 @@ impl fmt::Debug for Shared {
 // ------------------------------------------------------------------ for callers
 
 impl Session {
+    /// A share for those who only look: it doesn't keep the session open.
+    pub(crate) fn share(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
     /// A new session, with an id that no other has. Nothing is sent before its task runs.
     pub(crate) fn new(settings: &Arc<Settings>) -> Result<(Self, Arc<Shared>), Error> {
         let mut secret = [0; 16];
@@ -154,31 +160,43 @@ impl Session {
         });
         Ok((Self { shared: Arc::clone(&shared) }, shared))
     }
+}
 
-    pub(crate) fn shared(&self) -> &Shared {
+impl Deref for Session {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
         &self.shared
     }
+}
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
     pub(crate) fn info(&self) -> SessionInfo {
-        let settings = &self.shared.settings;
+        let settings = &self.settings;
         SessionInfo {
-            id: self.shared.id,
-            secret: self.shared.secret,
+            id: self.id,
+            secret: self.secret,
             ttl: settings.ttl,
             url: settings.url.clone(),
-            is_same_boot: self.shared.state.lock().is_same_boot,
+            is_same_boot: self.state.lock().is_same_boot,
         }
     }
 
     /// Why requests can't be sent now; `None` if they can.
     pub(crate) fn trouble(&self) -> Option<Error> {
-        let state = self.shared.state.lock();
+        let state = self.state.lock();
         (!state.is_bound).then(|| state.trouble.clone())
     }
 
     /// Whether a new request can still be made under this session, by the clock.
     pub(crate) fn is_usable(&self) -> bool {
-        self.shared.look().0.usable().is_ok()
+        self.look().0.usable().is_ok()
     }
 
     /// Numbers a request and sends it as soon as there is a connection; waits for room first if
@@ -186,26 +204,26 @@ impl Session {
     pub(crate) async fn request(
         &self,
         body: request::Body,
-        on_wait: Option<OnWait>,
+        news: Option<NewsTo>,
     ) -> Result<(u64, oneshot::Receiver<Result<Answer, Error>>), Error> {
         let mut has_waited = false;
         loop {
             {
-                let (mut state, now) = self.shared.look();
+                let (mut state, now) = self.look();
                 let usable = state.usable();
                 if usable.is_err() || !state.requests.is_full() {
                     if has_waited {
-                        self.shared.room.notify_one();
+                        self.room.notify_one();
                     }
                     usable?;
                     let (to, reply) = oneshot::channel();
-                    let number = state.requests.submit(body, Some(to), on_wait, now.boottime);
-                    self.shared.send(&mut state);
+                    let number = state.requests.submit(body, Some(to), news, now.boottime);
+                    self.send(&mut state);
                     return Ok((number, reply));
                 }
             }
             has_waited = true;
-            self.shared.room.notified().await;
+            self.room.notified().await;
         }
     }
 
@@ -216,7 +234,7 @@ impl Session {
     /// The session's, if it is over before there is an answer.
     pub(crate) async fn ask(&self, body: request::Body) -> Result<response::Body, Error> {
         let reply = {
-            let (mut state, _) = self.shared.look();
+            let (mut state, _) = self.look();
             state.usable()?;
             let (to, reply) = oneshot::channel();
             let request = state.unnumbered(body);
@@ -224,10 +242,10 @@ impl Session {
                 write_frame(&request, &mut state.out);
             }
             state.questions.push(Question { request, reply: to });
-            self.shared.wake.notify_one();
+            self.wake.notify_one();
             reply
         };
-        reply.await.map_err(|_| match &self.shared.state.lock().phase {
+        reply.await.map_err(|_| match &self.state.lock().phase {
             Phase::Over(error) => error.clone(),
             Phase::Opening | Phase::Open | Phase::Closing { .. } => Error::Closed,
         })
@@ -235,19 +253,19 @@ impl Session {
 
     /// Settles an acquire whose caller is gone. `reply` is dropped if there is nothing to settle.
     pub(crate) fn abandon(&self, acquire: u64, reply: Option<ReplyTo>) {
-        let (mut state, now) = self.shared.look();
+        let (mut state, now) = self.look();
         if matches!(state.phase, Phase::Opening | Phase::Open) {
             state.requests.abandon(acquire, reply, now.boottime);
-            self.shared.send(&mut state);
+            self.send(&mut state);
         }
     }
 
     /// Gives a hold back. `reply` is dropped if it is known to be lost.
     pub(crate) fn release(&self, acquire: u64, reply: Option<ReplyTo>) {
-        let (mut state, now) = self.shared.look();
+        let (mut state, now) = self.look();
         if matches!(state.phase, Phase::Opening | Phase::Open) {
             state.requests.release(acquire, reply, now.boottime);
-            self.shared.send(&mut state);
+            self.send(&mut state);
         } else {
             // The session's end releases it.
             state.requests.forget(acquire);
@@ -256,45 +274,39 @@ impl Session {
 
     /// What a guard may believe now.
     pub(crate) fn state_of(&self, acquire: u64) -> lease::State {
-        let (state, lease) = self.shared.look_at_lease();
+        let (state, lease) = self.look_at_lease();
         state.requests.state_of(acquire, lease)
     }
 
     pub(crate) fn watch(&self, acquire: u64) -> watch::Receiver<lease::State> {
-        let (mut state, lease) = self.shared.look_at_lease();
+        let (mut state, lease) = self.look_at_lease();
         state.requests.watch(acquire, lease)
     }
 
     pub(crate) fn is_revoked(&self, acquire: u64) -> bool {
-        self.shared.state.lock().requests.is_revoked(acquire)
+        self.state.lock().requests.is_revoked(acquire)
     }
 
     pub(crate) fn queue_view(&self, acquire: u64) -> Option<QueueView> {
-        self.shared.state.lock().requests.queue_view(acquire).cloned()
+        self.state.lock().requests.queue_view(acquire).cloned()
     }
 
     /// Ends the session at the servers; its guards are lost from now on.
     pub(crate) fn close(&self) {
-        let (mut state, now) = self.shared.look();
+        let (mut state, now) = self.look();
         if matches!(state.phase, Phase::Opening | Phase::Open) {
             state.phase = Phase::Closing { since: now.boottime };
             if let Some(lease) = &mut state.lease {
                 lease.end(LossReason::Released);
             }
-            self.shared.wake.notify_one();
+            self.wake.notify_one();
         }
     }
 
     /// Waits until the session is over, at the servers too if they could be told.
     pub(crate) async fn closed(&self) {
         // The sender lives as long as this.
-        let _ = self.shared.is_over.subscribe().wait_for(|is_over| *is_over).await;
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.close();
+        let _ = self.is_over.subscribe().wait_for(|is_over| *is_over).await;
     }
 }
 
@@ -368,6 +380,7 @@ impl State {
         self.is_bound = true;
         self.requests.restart();
         self.requests.write_unsent(&mut self.out);
+        self.questions.retain(|question| !question.reply.is_closed());
         for question in &self.questions {
             write_frame(&question.request, &mut self.out);
         }
@@ -389,8 +402,11 @@ impl State {
 
     /// Ends the session here. `error` is what callers get, now and later.
     pub(crate) fn finish(&mut self, error: Error, out: &mut Vec<Delivery>) {
-        if let (Some(lease), Error::Lost(reason)) = (&mut self.lease, &error) {
-            lease.end(*reason);
+        if let Some(lease) = &mut self.lease {
+            lease.end(match &error {
+                Error::Lost(reason) => *reason,
+                _ => LossReason::Released,
+            });
         }
         self.unbind();
         self.questions.clear();

@@ -126,21 +126,34 @@ impl Input {
         input
     }
 
+    /// Whether the server has said that it speaks this protocol.
+    ///
+    /// # Errors
+    ///
+    /// It doesn't, or another version; for people.
+    pub(crate) fn is_greeted(&mut self) -> Result<bool, String> {
+        if self.is_greeted {
+            return Ok(true);
+        }
+        match native::take_greeting(self.frames.input()).map_err(|error| error.to_string())? {
+            None => {}
+            Some(native::VERSION) => self.is_greeted = true,
+            Some(version) => {
+                let ours = native::VERSION;
+                return Err(format!("it speaks version {version}, this client version {ours}"));
+            }
+        }
+        Ok(self.is_greeted)
+    }
+
     /// The next complete response.
     ///
     /// # Errors
     ///
     /// What is wrong with the bytes, for people. The connection is of no use then.
     pub(crate) fn next_response(&mut self) -> Result<Option<Response>, String> {
-        if !self.is_greeted {
-            match native::take_greeting(self.frames.input()).map_err(|error| error.to_string())? {
-                None => return Ok(None),
-                Some(native::VERSION) => self.is_greeted = true,
-                Some(version) => {
-                    let ours = native::VERSION;
-                    return Err(format!("it speaks version {version}, this client version {ours}"));
-                }
-            }
+        if !self.is_greeted()? {
+            return Ok(None);
         }
         self.frames.next_message().map_err(|error| error.to_string())
     }
