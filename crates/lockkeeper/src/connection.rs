@@ -195,10 +195,10 @@ impl Driver {
             Event::Read(Ok(bytes)) if bytes > 0 => self.receive(state, now),
             Event::Written(Ok(bytes)) if bytes > 0 => {}
             Event::Read(Ok(_)) | Event::Written(Ok(_)) => {
-                self.lost_link("the server closed the connection".to_owned(), state, now);
+                self.lost_link("the server closed the connection", state, now);
             }
             Event::Read(Err(error)) | Event::Written(Err(error)) => {
-                self.lost_link(error.to_string(), state, now);
+                self.lost_link(&error.to_string(), state, now);
             }
         }
     }
@@ -249,8 +249,7 @@ impl Driver {
         if let Link::Up(up) = &self.link
             && self.is_silent(up, state, now)
         {
-            let what = "no heartbeat was confirmed".to_owned();
-            self.lost_link(what, state, now);
+            self.lost_link("it confirms nothing", state, now);
         }
         if let Link::Down(until) = self.link
             && now.boottime >= until
@@ -415,7 +414,7 @@ impl Driver {
         self.link = Link::Up(Up { socket, input, output, since, handshake, is_ending });
     }
 
-    fn lost_link(&mut self, why: String, state: &mut State, now: Moment) {
+    fn lost_link(&mut self, why: &str, state: &mut State, now: Moment) {
         let endpoint = &self.shared.settings.target.endpoints[self.endpoint];
         state.trouble = self.shared.settings.unreachable(format!("{endpoint}: {why}"));
         self.hang_up(state, now);

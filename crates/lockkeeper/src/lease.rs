@@ -118,11 +118,6 @@ impl Lease {
         self.lost
     }
 
-    /// How long it is in all.
-    pub(crate) const fn ttl(&self) -> Duration {
-        self.ttl
-    }
-
     pub(crate) fn since_renewal(&self, now: Boottime) -> Duration {
         now.since(self.renewed)
     }
