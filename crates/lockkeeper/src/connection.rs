@@ -6,9 +6,9 @@
 //! - **Connecting.** Endpoints are tried in turn, at once the first time round, then with pauses
 //!   that grow and vary. A new connection opens or resumes the session, and then sends everything
 //!   without an answer again, under the same numbers.
-//! - **Heartbeats** go out every third of the lease. If one isn't confirmed by the time the next
-//!   is due, the connection is given up for the next endpoint: the server may be cut off from the
-//!   others, and only a confirmation counts.
+//! - **Heartbeats** go out every third of the lease, or every 10 s under a long one. If one isn't
+//!   confirmed by the time the next is due, the connection is given up for the next endpoint: the
+//!   server may be cut off from the others, and only a confirmation counts.
 //! - **Patience.** Callers whom no server could serve for `connect_timeout` are told why.
 
 use std::collections::VecDeque;
@@ -32,6 +32,11 @@ use crate::views;
 
 /// Heartbeats per lease. Two may be lost before it is.
 const HEARTBEATS_PER_TTL: u32 = 3;
+/// The longest time between two heartbeats: under a lease of hours, a dead connection must still be
+/// found soon.
+const BEAT_MAX: Duration = Duration::from_secs(10);
+/// How long a server has at least to open a session, which takes a majority's disks.
+const OPENING_MIN: Duration = Duration::from_secs(1);
 /// The first pause before an endpoint is tried again; it doubles with each round.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause.
@@ -46,12 +51,16 @@ pub(crate) struct Driver {
     endpoint: usize,
     /// Connections that failed since a heartbeat was last confirmed.
     failures: u32,
+    /// When the task was made.
+    born: Boottime,
     /// When opening was first asked for: the lease can't have begun before.
     opened: Option<Boottime>,
     /// Heartbeats of this connection without a confirmation, oldest first.
     unconfirmed: VecDeque<(u64, Boottime)>,
     /// When the newest heartbeat was sent, on any connection.
     beaten: Boottime,
+    /// Until when missing confirmations were due to an operator's request, not to the connection.
+    excused: Boottime,
     /// When to send again what a server couldn't serve, and how often that has been in a row.
     resend_at: Option<Boottime>,
     postponements: u32,
@@ -106,9 +115,11 @@ impl Driver {
             link: Link::Down(now),
             endpoint: 0,
             failures: 0,
+            born: now,
             opened: None,
             unconfirmed: VecDeque::new(),
             beaten: Boottime::default(),
+            excused: Boottime::default(),
             resend_at: None,
             postponements: 0,
             wake_at: now,
@@ -172,7 +183,7 @@ impl Driver {
     /// A task that runs much later than it meant to may have been stopped: the lease, if it isn't
     /// over by the clock, is doubted until a heartbeat of now is confirmed.
     fn check_lateness(&mut self, state: &mut State, now: Moment) {
-        let tolerated = self.shared.settings.ttl / (2 * HEARTBEATS_PER_TTL);
+        let tolerated = self.beat_interval() / 2;
         if let Some(lease) = &mut state.lease
             && now.boottime > self.wake_at + tolerated
         {
@@ -211,6 +222,7 @@ impl Driver {
                 LossReason::Expired { .. } if state.requests.any_revoked() => LossReason::Revoked,
                 reason => reason,
             };
+            tracing::warn!(session = %self.shared.id, %reason, "session lost");
             state.finish(Error::Lost(reason), &mut self.deliveries);
             return true;
         }
@@ -246,9 +258,10 @@ impl Driver {
     }
 
     fn keep_link(&mut self, state: &mut State, now: Moment) {
-        if let Link::Up(up) = &self.link
-            && self.is_silent(up, state, now)
-        {
+        if state.requests.any_revoked() {
+            self.excused = now.boottime;
+        }
+        if now.boottime >= self.silence_ends(state) {
             self.lost_link("it confirms nothing", state, now);
         }
         if let Link::Down(until) = self.link
@@ -264,22 +277,22 @@ impl Driver {
         }
     }
 
-    /// Whether the connection has had its chance: a heartbeat (or the handshake) is as old as the
+    /// When the connection has had its chance: a heartbeat (or the handshake) is then as old as the
     /// time between two, and there is no answer.
-    fn is_silent(&self, up: &Up, state: &State, now: Moment) -> bool {
-        now.boottime >= self.silence_ends(up, state)
+    fn silence_ends(&self, state: &State) -> Boottime {
+        let Link::Up(up) = &self.link else { return Boottime::MAX };
+        match self.unconfirmed.front() {
+            Some((_, sent)) => self.excused.max(*sent) + self.beat_interval(),
+            None if state.is_bound => Boottime::MAX,
+            None if matches!(state.phase, Phase::Opening) => {
+                up.since + self.beat_interval().max(OPENING_MIN)
+            }
+            None => up.since + self.beat_interval(),
+        }
     }
 
-    fn silence_ends(&self, up: &Up, state: &State) -> Boottime {
-        let oldest = match self.unconfirmed.front() {
-            // While an operator waits for a hold, nothing is confirmed anywhere.
-            _ if state.is_bound && state.requests.any_revoked() => None,
-            Some((_, sent)) => Some(*sent),
-            None if state.is_bound => None,
-            None => Some(up.since),
-        };
-        oldest
-            .map_or(Boottime::MAX, |oldest| oldest + self.shared.settings.ttl / HEARTBEATS_PER_TTL)
+    fn beat_interval(&self) -> Duration {
+        (self.shared.settings.ttl / HEARTBEATS_PER_TTL).min(BEAT_MAX)
     }
 
     fn keep_lease(&mut self, state: &mut State, now: Moment) {
@@ -293,7 +306,7 @@ impl Driver {
     }
 
     fn next_beat(&self) -> Boottime {
-        self.beaten + self.shared.settings.ttl / HEARTBEATS_PER_TTL
+        self.beaten + self.beat_interval()
     }
 
     fn beat(&mut self, state: &mut State, now: Moment) {
@@ -313,9 +326,9 @@ impl Driver {
         let trouble = (!state.is_bound).then(|| state.trouble.clone());
         let deliveries = &mut self.deliveries;
         let next = state.requests.expire(now.boottime, patience, trouble.as_ref(), deliveries);
-        // An opening that fails while nobody waits for it is given up: nothing hangs on it.
-        let is_down = !matches!(self.link, Link::Up(_));
-        if matches!(state.phase, Phase::Opening) && is_down && !state.requests.has_callers() {
+        // Nothing hangs on a session that couldn't be opened for so long, and nobody waits for it.
+        let is_stale = now.boottime >= self.born + patience;
+        if matches!(state.phase, Phase::Opening) && is_stale && !state.requests.has_callers() {
             state.finish(state.trouble.clone(), deliveries);
         }
         next
@@ -343,7 +356,7 @@ impl Driver {
         let link = match &self.link {
             Link::Down(until) => *until,
             Link::Dialing(_) => Boottime::MAX,
-            Link::Up(up) => self.silence_ends(up, state),
+            Link::Up(_) => self.silence_ends(state),
         };
         let lease = match (&state.phase, &state.lease) {
             (Phase::Open, Some(lease)) => {
@@ -629,6 +642,7 @@ impl Driver {
             return Break::Over(Error::Closed);
         }
         let reason = views::loss_reason(reason, since_renewal(state, now));
+        tracing::warn!(session = %self.shared.id, %reason, "session lost");
         Break::Over(Error::Lost(reason))
     }
 }

@@ -200,9 +200,8 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost before the work was done, or hadn't been held any more
-    /// when it was to be given back. If the giving back itself can't be confirmed, the work was
-    /// done under the lock all the same, and its result is returned.
+    /// [`Error::Lost`] if the lock was lost before the work was done. If only the giving back can't
+    /// be confirmed, the work was done under the lock all the same, and its result is returned.
     pub async fn run<T, F>(self, work: impl FnOnce(Lease) -> F) -> Result<T, Error>
     where
         F: Future<Output = T>,
@@ -222,9 +221,11 @@ impl Guard {
             })
             .await?
         };
+        // The work is done, and by the clock it was done under the lock; unless the cluster says
+        // that it had been passed on.
         self.check()?;
         match self.release().await {
-            Err(error @ Error::Lost(_)) => Err(error),
+            Err(error @ Error::Lost(LossReason::Forced)) => Err(error),
             Ok(_) | Err(_) => Ok(done),
         }
     }
@@ -250,10 +251,9 @@ impl Guard {
     /// [`Error::Lost`] if it wasn't held any more; [`Error::Unknown`] if no answer came within
     /// `connect_timeout`: it is then still tried in the background, for as long as the lease lasts.
     pub async fn release(mut self) -> Result<Released, Error> {
-        self.check()?;
         self.is_released = true;
         let (to, reply) = oneshot::channel();
-        self.session.release(self.acquire, Some(to));
+        self.session.release(self.acquire, Some(to)).map_err(Error::Lost)?;
         match reply.await {
             Ok(Ok(Answer::Released { remaining })) => Ok(Released { token: self.token, remaining }),
             Ok(Ok(Answer::Granted { .. } | Answer::Done)) => {
@@ -264,8 +264,7 @@ impl Guard {
                 Err(Error::Lost(LossReason::Forced))
             }
             Ok(Err(error)) => Err(error),
-            // It was lost between the check and the request.
-            Err(_) => Err(self.lost_error()),
+            Err(_) => Err(Error::Closed),
         }
     }
 }
@@ -281,7 +280,8 @@ impl Deref for Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.is_released {
-            self.session.release(self.acquire, None);
+            // If it is lost, there is nothing to give back.
+            let _ = self.session.release(self.acquire, None);
         }
     }
 }

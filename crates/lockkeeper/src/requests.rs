@@ -158,20 +158,18 @@ impl Requests {
         }
     }
 
-    /// Gives a hold back. `reply` hears of the outcome, and is dropped if the hold is known to be
-    /// lost.
+    /// Gives a hold back; `reply` hears of the outcome.
     pub(crate) fn release(&mut self, acquire: u64, reply: Option<ReplyTo>, now: Boottime) {
-        if self.forget(acquire) {
-            self.post(request::Body::Release(native::Release { acquire }), reply, now);
-        }
+        self.forget(acquire);
+        self.post(request::Body::Release(native::Release { acquire }), reply, now);
     }
 
-    /// A hold is its guard's no more: whether there is something to give back.
+    /// A hold is its guard's no more. Whether it was there.
     pub(crate) fn forget(&mut self, acquire: u64) -> bool {
         let Some(hold) = self.holds.remove(&acquire) else { return false };
         self.revoked_count -= usize::from(hold.is_revoked);
         hold.publish(State::Lost(LossReason::Released));
-        hold.lost.is_none()
+        true
     }
 
     /// The place and the holder that a waiting acquire was last told.

@@ -260,26 +260,31 @@ impl Shared {
         }
     }
 
-    /// Gives a hold back. `reply` is dropped if it is known to be lost.
-    pub(crate) fn release(&self, acquire: u64, reply: Option<ReplyTo>) {
-        let (mut state, now) = self.look();
-        if matches!(state.phase, Phase::Opening | Phase::Open) {
-            state.requests.release(acquire, reply, now.boottime);
-            self.send(&mut state);
-        } else {
-            // The session's end releases it.
-            state.requests.forget(acquire);
+    /// Gives a hold back, if it is still held by the clock.
+    pub(crate) fn release(&self, acquire: u64, reply: Option<ReplyTo>) -> Result<(), LossReason> {
+        let (mut state, lease, now) = self.look_at_lease();
+        match state.requests.state_of(acquire, lease) {
+            lease::State::Lost(reason) => {
+                // Its end released it, or will.
+                state.requests.forget(acquire);
+                Err(reason)
+            }
+            lease::State::Held | lease::State::Suspended { .. } => {
+                state.requests.release(acquire, reply, now.boottime);
+                self.send(&mut state);
+                Ok(())
+            }
         }
     }
 
     /// What a guard may believe now.
     pub(crate) fn state_of(&self, acquire: u64) -> lease::State {
-        let (state, lease) = self.look_at_lease();
+        let (state, lease, _) = self.look_at_lease();
         state.requests.state_of(acquire, lease)
     }
 
     pub(crate) fn watch(&self, acquire: u64) -> watch::Receiver<lease::State> {
-        let (mut state, lease) = self.look_at_lease();
+        let (mut state, lease, _) = self.look_at_lease();
         state.requests.watch(acquire, lease)
     }
 
@@ -323,10 +328,11 @@ impl Shared {
         (state, now)
     }
 
-    fn look_at_lease(&self) -> (MutexGuard<'_, State>, lease::State) {
-        let (mut state, now) = self.look();
+    fn look_at_lease(&self) -> (MutexGuard<'_, State>, lease::State, Moment) {
+        let mut state = self.state.lock();
+        let now = self.settings.clock.now();
         let lease = state.lease_state(now);
-        (state, lease)
+        (state, lease, now)
     }
 
     /// Writes what was just submitted into the outgoing buffer and wakes the task if it may be
