@@ -1,1 +1,21 @@
-//! server.
+//! The front ends of a node: the native protocol, and HTTP for health and metrics, on one port.
+//!
+//! [`Server`] starts a node and its listeners on the current runtime; [`ServerConfig`] is what it
+//! is told. Bytes come in as messages of `lockkeeper-wire`, go to the node as commands of
+//! `lockkeeper-core`, and what the node says is encoded straight into the connection's output.
+//!
+//! **Invariant.** A front end holds no state that a restart would miss.
+
+mod boot;
+mod config;
+mod error;
+mod http;
+mod limits;
+mod metrics;
+mod native;
+mod server;
+mod socket;
+mod transitions;
+
+pub use config::{ConfigError, LogFormat, Network, ServerConfig, Settings};
+pub use server::{Server, StartError};

@@ -1,0 +1,162 @@
+//! One connection: its greeting, its two halves, and its end.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use lockkeeper_wire::native::{Frames, VERSION, take_greeting};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::outbox::{Outbox, Turn};
+use super::requests::Requests;
+use crate::limits::FAREWELL_TIMEOUT;
+use crate::server::Front;
+use crate::socket::read_some;
+
+/// Serves one client from its greeting, of which `input` was read already, to its end. The
+/// greeting must be complete at `deadline`.
+pub(crate) async fn serve<S>(socket: S, mut input: BytesMut, deadline: Instant, front: &Front)
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let (mut reader, mut writer) = tokio::io::split(socket);
+    let greeting = timeout_at(deadline, read_greeting(&mut reader, &mut input)).await;
+    let Ok(Ok(greeting)) = greeting else {
+        // Silent, half-open or gone: there is nobody to talk to.
+        return;
+    };
+    let outbox = Arc::new(Outbox::greeting());
+    let requests = Requests::new(front.node.clone(), Arc::clone(&outbox), front.ttl_ms_max);
+    if let Some(farewell) = refuse(greeting) {
+        outbox.say_goodbye(&farewell);
+    }
+
+    let reading = async {
+        let farewell = read(&mut reader, input, &requests, front).await;
+        outbox.finish(farewell.as_deref());
+        std::future::pending::<Infallible>().await
+    };
+    let cut_off = async {
+        outbox.is_closing().await;
+        sleep(FAREWELL_TIMEOUT).await;
+    };
+    tokio::select! {
+        never = reading => match never {},
+        () = cut_off => {}
+        // An error means that the client is gone, which needs no words.
+        _ = write(&mut writer, &requests) => {}
+    }
+    requests.leave();
+    linger(&mut reader).await;
+}
+
+/// What the client said first: its version, or that it speaks something else.
+async fn read_greeting(
+    reader: &mut (impl AsyncRead + Unpin),
+    input: &mut BytesMut,
+) -> io::Result<Option<u32>> {
+    loop {
+        match take_greeting(input) {
+            Ok(None) => {
+                if read_some(reader, input).await? == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            Ok(Some(version)) => return Ok(Some(version)),
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+fn refuse(greeting: Option<u32>) -> Option<String> {
+    match greeting {
+        Some(VERSION) => None,
+        Some(version) => Some(format!(
+            "this server speaks version {VERSION} of the native protocol, and not {version}; use a \
+             client of its release"
+        )),
+        None => Some(
+            "these bytes are neither Lockkeeper's native protocol nor HTTP; check which port the \
+             client means"
+                .to_owned(),
+        ),
+    }
+}
+
+/// The reading half: takes requests until the client is gone, or is to be told to go.
+async fn read(
+    reader: &mut (impl AsyncRead + Unpin),
+    input: BytesMut,
+    requests: &Requests,
+    front: &Front,
+) -> Option<String> {
+    let mut frames = Frames::of_requests(input);
+    let mut stopping = front.stopping.subscribe();
+    let mut stopped = pin!(stopping.wait_for(|is_stopping| *is_stopping));
+    let mut idle = pin!(sleep(front.idle_timeout));
+    let mut was_idle = true;
+    loop {
+        let mut taken = false;
+        loop {
+            match frames.next_message() {
+                Ok(Some(request)) => {
+                    requests.take(request);
+                    taken = true;
+                }
+                Ok(None) => break,
+                Err(error) => return Some(error.to_string()),
+            }
+        }
+        if taken {
+            requests.heard();
+            was_idle = false;
+        }
+        tokio::select! {
+            read = read_some(reader, frames.input()) => {
+                if read.unwrap_or(0) == 0 {
+                    return None;
+                }
+            }
+            _ = &mut stopped => {
+                return Some("this server is stopping; go on with another one".to_owned());
+            }
+            () = &mut idle => {
+                if was_idle && requests.outbox.is_idle() {
+                    return Some("neither session nor request for a while".to_owned());
+                }
+                was_idle = true;
+                idle.as_mut().reset(Instant::now() + front.idle_timeout);
+            }
+        }
+    }
+}
+
+/// The writing half: one write for all that has come together since the last one.
+async fn write(writer: &mut (impl AsyncWrite + Unpin), requests: &Requests) -> io::Result<()> {
+    /// What an idle connection may keep for its next answers.
+    const KEPT_BYTES_MAX: usize = 64 << 10;
+
+    let mut buffer = BytesMut::new();
+    let mut lagging = Vec::new();
+    loop {
+        let turn = requests.outbox.take(&mut buffer, &mut lagging).await;
+        lagging.drain(..).for_each(|watch| requests.forget_watch(watch));
+        writer.write_all(&buffer).await?;
+        match turn {
+            Turn::Send if buffer.capacity() <= KEPT_BYTES_MAX => buffer.clear(),
+            Turn::Send => buffer = BytesMut::new(),
+            Turn::Farewell => return writer.shutdown().await,
+        }
+    }
+}
+
+/// Reads what the client still sends until it hangs up: closing with bytes unread would reset the
+/// connection, and the client might lose the goodbye.
+async fn linger(reader: &mut (impl AsyncRead + Unpin)) {
+    let mut ignored = [0; 1_024];
+    let drain = async { while reader.read(&mut ignored).await.is_ok_and(|read| read > 0) {} };
+    let _ = timeout(FAREWELL_TIMEOUT, drain).await;
+}
