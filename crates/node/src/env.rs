@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -110,11 +109,4 @@ impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Environment")
     }
-}
-
-/// How long the system has been up counting suspend, for [`Clock::monotonic`] of the real world.
-#[expect(dead_code, reason = "used by the system's clock, next")]
-pub(crate) fn since_boot() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }

@@ -9,8 +9,10 @@
 mod config;
 mod env;
 mod error;
+#[cfg_attr(not(test), expect(dead_code, reason = "the replica that uses it comes next"))]
 mod log;
 mod node;
+mod system;
 
 pub use config::{Member, NodeConfig, NodeId, Start, Timers};
 pub use env::{

@@ -1,0 +1,152 @@
+//! What the records on disk say, taken together: the outcome of playing them in order.
+//!
+//! Opening the log plays what it reads, and the log thread plays what it has just made durable, so
+//! the two can't come to differ. Bodies of entries stay on disk; only their places are kept.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::format::Kind;
+
+/// The place of a record: 16 bytes for each entry of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The number of its segment.
+    pub segment: u64,
+    /// Where it begins in the segment's file.
+    pub offset: u32,
+    /// Bytes of its header, body and padding.
+    pub bytes: u32,
+}
+
+impl Place {
+    /// Whether `next` lies right behind this.
+    pub(super) fn meets(&self, next: &Self) -> bool {
+        self.segment == next.segment && self.offset + self.bytes == next.offset
+    }
+}
+
+/// A record as far as [`Persisted`] wants to know it.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub kind: Kind,
+    pub index: u64,
+    pub place: Place,
+    /// The body; empty for an entry, whose body stays where it is.
+    pub body: Bytes,
+}
+
+/// The outcome of all whole batches on disk.
+#[derive(Debug, Default)]
+pub(super) struct Persisted {
+    /// The newest vote.
+    pub vote: Option<Bytes>,
+    /// The greatest index known to be committed.
+    pub committed: Option<(u64, Bytes)>,
+    /// The newest index given up, and the adapter's word for it.
+    pub purged: Option<(u64, Bytes)>,
+    /// Whether any entry, truncation or purge was met: until then any index may be the first.
+    started: bool,
+    /// The index of `places[0]`, or of the next entry while there is none.
+    first: u64,
+    places: VecDeque<Place>,
+    live_bytes: u64,
+}
+
+impl Persisted {
+    /// Plays one record. The error says how it contradicts those before it.
+    pub(super) fn play(&mut self, record: Record) -> Result<(), String> {
+        let Record { kind, index, place, body } = record;
+        match kind {
+            Kind::Vote => self.vote = Some(body),
+            Kind::Committed => {
+                if self.committed.as_ref().is_none_or(|(newest, _)| *newest <= index) {
+                    self.committed = Some((index, body));
+                }
+            }
+            Kind::Entry => {
+                if self.started && index != self.next() {
+                    return Err(format!("entry {index} follows where {} should", self.next()));
+                }
+                if self.places.is_empty() {
+                    self.first = index;
+                }
+                self.started = true;
+                self.live_bytes += u64::from(place.bytes);
+                self.places.push_back(place);
+            }
+            Kind::Truncate => {
+                if self.started && !(self.first..=self.next()).contains(&index) {
+                    return Err(format!(
+                        "entries from {index} on are cut off, but the log has {} to {}",
+                        self.first,
+                        self.next()
+                    ));
+                }
+                self.truncate(index);
+            }
+            Kind::Purge => {
+                self.purge(index);
+                self.purged = Some((index, body));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any entry, truncation or purge was met.
+    pub(super) fn started(&self) -> bool {
+        self.started
+    }
+
+    /// The index of the oldest entry, or of the next one while there is none.
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The index that the next entry will have.
+    pub(super) fn next(&self) -> u64 {
+        self.first + self.places.len() as u64
+    }
+
+    /// Bytes of records of the entries that there are.
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// Where the entry is, if it is there.
+    pub(super) fn place(&self, index: u64) -> Option<Place> {
+        let position = usize::try_from(index.checked_sub(self.first)?).ok()?;
+        self.places.get(position).copied()
+    }
+
+    /// The segment of the oldest entry: those before it hold nothing that is needed. `None` while
+    /// there are no entries.
+    pub(super) fn first_segment(&self) -> Option<u64> {
+        self.places.front().map(|place| place.segment)
+    }
+
+    fn truncate(&mut self, from: u64) {
+        if !self.started {
+            self.first = from;
+        }
+        self.started = true;
+        while self.next() > from {
+            let Some(place) = self.places.pop_back() else { break };
+            self.live_bytes -= u64::from(place.bytes);
+        }
+    }
+
+    fn purge(&mut self, up_to: u64) {
+        self.started = true;
+        while self.first <= up_to {
+            self.first += 1;
+            let Some(place) = self.places.pop_front() else {
+                // A snapshot reaches beyond the log: the next entry follows the snapshot.
+                self.first = up_to.saturating_add(1);
+                break;
+            };
+            self.live_bytes -= u64::from(place.bytes);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The log's thread: drains what waits, writes it once, syncs it once, and reports in order.
+//!
+//! Whatever has come in while the last fdatasync ran is the next batch; no timer decides. A batch
+//! is one stretch of one segment, and its number stands in each of its records. The first write or
+//! sync that fails is final: what the kernel then holds is unknown, so nothing is tried again, and
+//! everything from there on is answered with the fault.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+
+use super::format::{self, BODY_BYTES_MAX, Kind, SEGMENT_HEADER_BYTES};
+use super::persisted::{Place, Record};
+use super::segment::{MakerThread, Segment, disk_fault};
+use super::shared::{Change, Done, Shared, Work};
+use crate::{Clock, Disk, Fault};
+
+/// Bytes after which a batch is written although more waits: bounds the buffer, and how long the
+/// first in it waits for the last.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes written between two looks at how much room the disk has.
+const FREE_LOOK_BYTES: u64 = 1 << 20;
+
+/// What the log's thread owns.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    clock: Arc<dyn Clock>,
+    disk: Arc<dyn Disk>,
+    maker: MakerThread,
+    segment: Arc<Segment>,
+    /// Bytes at the segment's beginning that repeat what stood before it.
+    repeated_bytes: u64,
+    /// Where the next batch begins in the segment's file.
+    offset: u64,
+    /// The number of the next batch.
+    batch: u64,
+    /// The next batch: its bytes, its records, and who waits for it.
+    buffer: Vec<u8>,
+    records: Vec<Record>,
+    waiting: Vec<(u64, Done)>,
+    /// Bytes written since the last look at the room on the disk.
+    since_free_look: u64,
+}
+
+/// Where writing goes on.
+pub(super) struct Tail {
+    pub segment: Arc<Segment>,
+    pub offset: u64,
+    pub batch: u64,
+}
+
+impl Writer {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        (disk, clock): (Arc<dyn Disk>, Arc<dyn Clock>),
+        maker: MakerThread,
+        tail: Tail,
+    ) -> Self {
+        let Tail { segment, offset, batch } = tail;
+        Self {
+            shared,
+            clock,
+            disk,
+            maker,
+            segment,
+            repeated_bytes: 0,
+            offset,
+            batch,
+            buffer: Vec::new(),
+            records: Vec::new(),
+            waiting: Vec::new(),
+            since_free_look: 0,
+        }
+    }
+
+    /// Works until the log is closed and nothing is left.
+    pub(super) fn run(mut self) {
+        let mut work = VecDeque::new();
+        loop {
+            let (is_open, note, fault) = self.shared.take_work(&mut work);
+            let outcome = match fault {
+                None => self.write_all(&mut work, note),
+                Some(fault) => Err(fault),
+            };
+            if let Err(fault) = outcome {
+                self.give_up(&mut work, fault);
+            }
+            if !is_open {
+                break;
+            }
+        }
+        self.maker.join();
+    }
+
+    /// Writes all that waits, in as few batches as fit.
+    fn write_all(
+        &mut self,
+        work: &mut VecDeque<Work>,
+        note: Option<(u64, Bytes)>,
+    ) -> Result<(), Fault> {
+        while let Some(Work { number, change, done }) = work.pop_front() {
+            let outcome = self.encode(change);
+            self.waiting.push((number, done));
+            outcome?;
+        }
+        // Behind everything that was asked for before it: then the entries up to it are on disk
+        // wherever the note is, and a log that lacks them has lost them.
+        if let Some((index, body)) = note {
+            self.put(Kind::Committed, index, &body)?;
+        }
+        self.flush()
+    }
+
+    fn encode(&mut self, change: Change) -> Result<(), Fault> {
+        match change {
+            Change::Append(entries) => {
+                entries.iter().try_for_each(|e| self.put(Kind::Entry, e.index, &e.body))
+            }
+            Change::Vote(body) => self.put(Kind::Vote, 0, &body),
+            Change::Truncate(from) => self.put(Kind::Truncate, from, &Bytes::new()),
+            Change::Purge(up_to, marker) => self.put(Kind::Purge, up_to, &marker),
+        }
+    }
+
+    /// Adds a record to the batch, after writing the batch if the record doesn't fit any more.
+    fn put(&mut self, kind: Kind, index: u64, body: &Bytes) -> Result<(), Fault> {
+        if body.len() > BODY_BYTES_MAX {
+            let bytes = body.len();
+            return Err(Fault::Internal(format!(
+                "a record of {bytes} bytes for the log, which takes {BODY_BYTES_MAX}"
+            )));
+        }
+        let bytes = format::record_bytes(body.len());
+        if self.buffer.len() + bytes > BATCH_BYTES_MAX {
+            self.flush()?;
+        }
+        if !self.fits(bytes) {
+            self.flush()?;
+            self.go_to_next_segment()?;
+        }
+        self.add(kind, index, body);
+        Ok(())
+    }
+
+    /// Whether the segment takes one more record. It takes one of any size, and grows by it, if it
+    /// holds nothing yet but what it repeats.
+    fn fits(&self, bytes: usize) -> bool {
+        let end = self.offset + self.buffer.len() as u64;
+        end + bytes as u64 <= self.segment.header.bytes
+            || end == SEGMENT_HEADER_BYTES + self.repeated_bytes
+    }
+
+    fn add(&mut self, kind: Kind, index: u64, body: &Bytes) {
+        let start = self.buffer.len();
+        let epoch = self.segment.header.epoch;
+        format::encode(&mut self.buffer, (kind, index), (epoch, self.batch), body);
+        let place = Place {
+            segment: self.segment.header.number,
+            // `Log::open` refuses segments that this couldn't address.
+            offset: (self.offset + start as u64) as u32,
+            bytes: (self.buffer.len() - start) as u32,
+        };
+        let body = if kind == Kind::Entry { Bytes::new() } else { body.clone() };
+        self.records.push(Record { kind, index, place, body });
+    }
+
+    /// Writes the batch, makes it durable, and tells those who wait for it.
+    fn flush(&mut self) -> Result<(), Fault> {
+        if let Some(last) = self.records.last() {
+            let start = (u64::from(last.place.offset) - self.offset) as usize;
+            format::end_batch(&mut self.buffer[start..]);
+            self.sync()?;
+            self.publish()?;
+        }
+        for (_, done) in self.waiting.drain(..) {
+            done(Ok(()));
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), Fault> {
+        let Segment { file, path, .. } = &*self.segment;
+        file.write_all_at(&self.buffer, self.offset)
+            .map_err(|error| disk_fault(path, "a write to", &error))?;
+        self.shared.syncs.begin(self.clock.monotonic().0);
+        let synced = file.sync_data();
+        self.shared.syncs.end(self.clock.monotonic().0);
+        synced.map_err(|error| disk_fault(path, "an fdatasync of", &error))
+    }
+
+    /// Lets readers and the next start of the log know what is durable now, and lets go of what
+    /// isn't needed any more.
+    fn publish(&mut self) -> Result<(), Fault> {
+        let bytes = self.buffer.len() as u64;
+        let mut state = self.shared.lock();
+        for record in self.records.drain(..) {
+            state.persisted.play(record).map_err(|contradiction| {
+                Fault::Internal(format!("the log wrote a contradiction: {contradiction}"))
+            })?;
+        }
+        if let Some(&(number, _)) = self.waiting.last() {
+            state.memory.written(number);
+        }
+        while let Some(segment) = state.unneeded() {
+            self.maker.retire(segment);
+        }
+        drop(state);
+
+        self.buffer.clear();
+        self.offset += bytes;
+        self.batch += 1;
+        if self.offset > self.segment.header.bytes / 2 {
+            self.maker.prepare(self.segment.header.number + 1);
+        }
+        self.look_at_free_bytes(bytes);
+        Ok(())
+    }
+
+    /// Goes on in the next segment, which first repeats what must outlive the ones before it.
+    fn go_to_next_segment(&mut self) -> Result<(), Fault> {
+        let number = self.segment.header.number + 1;
+        let segment = self
+            .maker
+            .take(number)
+            .map_err(|error| disk_fault(&self.segment.path, "making the segment after", &error))?;
+        self.segment = Arc::new(segment);
+        self.offset = SEGMENT_HEADER_BYTES;
+
+        let mut state = self.shared.lock();
+        state.segments.push_back(Arc::clone(&self.segment));
+        let vote = state.persisted.vote.clone();
+        let committed = state.persisted.committed.clone();
+        let purged = state.persisted.purged.clone();
+        drop(state);
+        if let Some(body) = vote {
+            self.add(Kind::Vote, 0, &body);
+        }
+        if let Some((index, body)) = committed {
+            self.add(Kind::Committed, index, &body);
+        }
+        if let Some((index, body)) = purged {
+            self.add(Kind::Purge, index, &body);
+        }
+        self.repeated_bytes = self.buffer.len() as u64;
+        Ok(())
+    }
+
+    fn look_at_free_bytes(&mut self, written: u64) {
+        self.since_free_look += written;
+        if self.since_free_look < FREE_LOOK_BYTES {
+            return;
+        }
+        self.since_free_look = 0;
+        let directory = self.segment.path.parent().unwrap_or(&self.segment.path);
+        // A disk that can't say how full it is stays as full as it was; a write will tell.
+        if let Ok(bytes) = self.disk.free_bytes(directory) {
+            self.shared.free_bytes.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Answers everything with the fault, now and from now on.
+    fn give_up(&mut self, work: &mut VecDeque<Work>, fault: Fault) {
+        let fault = self.shared.poison(fault);
+        self.buffer.clear();
+        self.records.clear();
+        let left = work.drain(..).map(|work| work.done);
+        for done in mem::take(&mut self.waiting).into_iter().map(|(_, done)| done).chain(left) {
+            done(Err(fault.clone()));
+        }
+    }
+}
