@@ -86,6 +86,19 @@ impl StateMachine {
         Some(view)
     }
 
+    /// Who the client of a live session says it is.
+    #[must_use]
+    pub fn owner(&self, id: SessionId) -> Option<&Owner> {
+        self.sessions.get(&id).map(|session| &session.owner)
+    }
+
+    /// The token of the hold that a live session has by the acquire or re-entry `number`; `None`
+    /// if it holds nothing by that number.
+    #[must_use]
+    pub fn token(&self, id: SessionId, number: Number) -> Option<Token> {
+        Some(self.sessions.get(&id)?.handles.get(&number)?.token)
+    }
+
     /// Whether `secret` is that of the live session `id`; `None` if there is no such session.
     #[must_use]
     pub fn authenticate(&self, id: SessionId, secret: &Secret) -> Option<bool> {

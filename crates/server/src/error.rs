@@ -87,8 +87,9 @@ fn row(refusal: &Refusal) -> (Code, String) {
         }
         Refusal::InvalidName => (
             Code::InvalidName,
-            "this is no lock name; it must not be empty, and must have neither an empty segment \
-             (a slash at its start, its end or next to another) nor a control character",
+            "this is no lock name; it must not be empty, and must have neither an empty segment (a \
+             slash at its start, its end or next to another), nor the segments `.` and `..`, nor a \
+             control character",
         ),
         Refusal::LimitReached { limit, max } => return (Code::LimitReached, beyond(*limit, *max)),
         Refusal::Busy => {

@@ -246,9 +246,7 @@ pub(super) fn watch_event(
 }
 
 fn owner_of(state: &StateMachine, session: SessionId) -> Option<wire::Owner> {
-    let before = session.0.checked_sub(1).map(SessionId);
-    let found = state.sessions(before, 1).pop().filter(|view| view.id == session);
-    found.map(|view| owner(&view.owner))
+    state.owner(session).map(owner)
 }
 
 fn owner(owner: &Owner) -> wire::Owner {

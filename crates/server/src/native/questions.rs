@@ -14,12 +14,7 @@ type Answer = Result<Body, Box<Body>>;
 
 /// Whether a session holds what its acquire asked for, now.
 pub(super) async fn confirm(node: &NodeHandle, session: SessionId, acquire: Number) -> Answer {
-    let token = read(node, |state, _| {
-        let session = state.session(session)?;
-        let (_, hold) = session.holds.iter().find(|(number, _)| *number == acquire)?;
-        Some(hold.token)
-    });
-    match token.await? {
+    match read(node, |state, _| state.token(session, acquire)).await? {
         Some(token) => Ok(Body::Granted(wire::Granted { token: token.0 })),
         None => {
             let subject =
