@@ -233,9 +233,9 @@ pub(super) fn watch_event(
             shown.reason = loss_reason(*reason).to_owned();
             ("lost", lock, session, number)
         }
-        Event::SessionOpened { .. }
-        | Event::SessionEnded { .. }
-        | Event::SessionRevoked { .. } => return None,
+        Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::SessionRevoked { .. } => {
+            return None;
+        }
     };
     shown.event = kind.to_owned();
     shown.lock = lock.to_string();
@@ -250,10 +250,8 @@ fn owner_of(state: &StateMachine, session: SessionId) -> Option<wire::Owner> {
 }
 
 fn owner(owner: &Owner) -> wire::Owner {
-    let label = |(key, value): &(String, String)| wire::Label {
-        key: key.clone(),
-        value: value.clone(),
-    };
+    let label =
+        |(key, value): &(String, String)| wire::Label { key: key.clone(), value: value.clone() };
     wire::Owner {
         host: owner.host.clone(),
         pid: owner.pid,

@@ -44,8 +44,7 @@ pub(super) async fn transfer_leadership(
 
 /// Sends a backup in chunks, as fast as its client reads them. The last one is the answer.
 pub(super) async fn take_backup(node: NodeHandle, outbox: Arc<Outbox>, id: u64) -> Answer {
-    let backup =
-        node.backup().await.map_err(|error| Box::new(error::unavailable(&error)))?;
+    let backup = node.backup().await.map_err(|error| Box::new(error::unavailable(&error)))?;
     let mut rest = backup.as_slice();
     while rest.len() > BACKUP_CHUNK_BYTES {
         let (chunk, later) = rest.split_at(BACKUP_CHUNK_BYTES);

@@ -45,7 +45,8 @@ pub(super) async fn get_lock(node: NodeHandle, get: wire::GetLock) -> Answer {
         Some(convert::lock(&view, list_max, &mut Room::default(), state, now))
     });
     // A lock that nobody uses is a lock all the same: free.
-    let mut lock = found.await?.unwrap_or_else(|| wire::Lock { name: get.lock, ..Default::default() });
+    let mut lock =
+        found.await?.unwrap_or_else(|| wire::Lock { name: get.lock, ..Default::default() });
     add_leases(&node, lock.holds.iter_mut().collect()).await;
     Ok(Body::Lock(lock))
 }

@@ -358,12 +358,7 @@ fn check_name(name: &str) -> Result<(), No> {
     Ok(())
 }
 
-fn check_bytes(
-    text: &str,
-    bytes_max: usize,
-    limit: Limit,
-    subject: Subject<'_>,
-) -> Result<(), No> {
+fn check_bytes(text: &str, bytes_max: usize, limit: Limit, subject: Subject<'_>) -> Result<(), No> {
     if text.len() > bytes_max {
         return Err(Box::new(error::beyond_limit(subject, limit, bytes_max as u64)));
     }

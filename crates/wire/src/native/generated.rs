@@ -197,6 +197,9 @@ pub struct SessionState {
     /// An operator has asked the whole session to end.
     #[prost(bool, tag = "7")]
     pub is_revoked: bool,
+    /// One more SessionState with this id follows, with holds and waits that didn't fit into this one.
+    #[prost(bool, tag = "8")]
+    pub more: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeldItem {

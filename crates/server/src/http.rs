@@ -1,0 +1,219 @@
+//! HTTP on the clients' port: health, readiness, metrics, version.
+//!
+//! It runs on a thread and a runtime of its own, so that whatever a scraper does, the node's thread
+//! goes on. The node's side reads a connection's first bytes, and hands the socket over with them.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::serve::Listener;
+use bytes::{Buf, BytesMut};
+use lockkeeper_node::NodeHandle;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::metrics::Metrics;
+use crate::server::Admission;
+
+/// What a client hears that speaks HTTP/2 from its first byte, as gRPC does.
+pub(crate) const NO_HTTP2: &[u8] = b"HTTP/1.1 505 HTTP Version Not Supported\r\n\
+    Content-Type: text/plain\r\nConnection: close\r\nContent-Length: 87\r\n\r\n\
+    This server speaks HTTP/1.1 and Lockkeeper's native protocol here, not HTTP/2 or gRPC.\n";
+
+/// Connections that wait to be taken over; more are dropped.
+const WAITING_MAX: usize = 128;
+
+/// How long an HTTP connection may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// The way of a connection to the HTTP thread, which ends with the last of these.
+#[derive(Clone, Debug)]
+pub(crate) struct Door {
+    sender: mpsc::Sender<HandedOver>,
+}
+
+impl Door {
+    /// Gives a connection away, with what has been read of it.
+    pub(crate) fn hand_over(&self, stream: TcpStream, read: BytesMut, admission: Admission) {
+        let handed_over = stream.into_std().map(|stream| HandedOver { stream, read, admission });
+        if let Ok(handed_over) = handed_over
+            && self.sender.try_send(handed_over).is_err()
+        {
+            tracing::warn!("an HTTP connection was dropped: too many wait");
+        }
+    }
+}
+
+/// Starts the thread.
+///
+/// # Errors
+///
+/// The system has no thread left.
+pub(crate) fn start(node: NodeHandle, metrics: Arc<Metrics>) -> io::Result<Door> {
+    let (sender, receiver) = mpsc::channel(WAITING_MAX);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let router = router(Health { node, metrics });
+    thread::Builder::new().name("http".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            let (end, ended) = tokio::sync::oneshot::channel::<Infallible>();
+            let doorway = Doorway { receiver, end: Some(end) };
+            tokio::select! {
+                _ = axum::serve(doorway, router) => {}
+                _ = ended => {}
+            }
+        });
+    })?;
+    Ok(Door { sender })
+}
+
+/// What the handlers look at.
+#[derive(Clone)]
+struct Health {
+    node: NodeHandle,
+    metrics: Arc<Metrics>,
+}
+
+fn router(health: Health) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/health", get(health_json))
+        .route("/metrics", get(metrics))
+        .route("/version", get(version))
+        .fallback(not_found)
+        .with_state(health)
+}
+
+/// Whether clients can be served now: with what is the matter, if they can't.
+async fn readyz(State(health): State<Health>) -> (StatusCode, String) {
+    let status = health.node.status();
+    if status.is_ready {
+        return (StatusCode::OK, "ok\n".to_owned());
+    }
+    let voters = status.members.iter().filter(|member| member.is_voter).count();
+    let reached = status.voters_reached;
+    let reason = format!("no majority: this node reaches {reached} of {voters} voters\n");
+    (StatusCode::SERVICE_UNAVAILABLE, reason)
+}
+
+/// Readiness in the form that etcd's clients and load balancers know.
+async fn health_json(State(health): State<Health>) -> Response {
+    let is_ready = health.node.status().is_ready;
+    let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    json(code, format!("{{\"health\":\"{is_ready}\"}}\n"))
+}
+
+async fn version() -> Response {
+    let version = env!("CARGO_PKG_VERSION");
+    json(StatusCode::OK, format!("{{\"lockkeeper\":\"{version}\"}}\n"))
+}
+
+async fn metrics(State(health): State<Health>) -> Response {
+    const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, TEXT)], health.metrics.encode()).into_response()
+}
+
+async fn not_found() -> (StatusCode, &'static str) {
+    const PATHS: &str = "here are /livez, /readyz, /health, /metrics and /version\n";
+    (StatusCode::NOT_FOUND, PATHS)
+}
+
+fn json(code: StatusCode, text: String) -> Response {
+    (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// A connection on its way from the node's thread.
+#[derive(Debug)]
+struct HandedOver {
+    stream: std::net::TcpStream,
+    read: BytesMut,
+    admission: Admission,
+}
+
+/// Where handed over connections arrive: a listener, as axum sees it.
+struct Doorway {
+    receiver: mpsc::Receiver<HandedOver>,
+    /// Dropped when no connection will come any more.
+    end: Option<tokio::sync::oneshot::Sender<Infallible>>,
+}
+
+impl Listener for Doorway {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        loop {
+            let Some(HandedOver { stream, read, admission }) = self.receiver.recv().await else {
+                self.end = None;
+                return std::future::pending().await;
+            };
+            // A client that is gone already has no address.
+            let Ok(address) = stream.peer_addr() else { continue };
+            let Ok(stream) = TcpStream::from_std(stream) else { continue };
+            let silence = Box::pin(sleep(SILENCE_MAX));
+            return (Connection { stream, read, silence, _admission: admission }, address);
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// A handed over connection: first the bytes that were read, then the socket's.
+struct Connection {
+    stream: TcpStream,
+    read: BytesMut,
+    silence: Pin<Box<Sleep>>,
+    _admission: Admission,
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.read.has_remaining() {
+            let count = self.read.len().min(buffer.remaining());
+            buffer.put_slice(&self.read.split_to(count));
+            return Poll::Ready(Ok(()));
+        }
+        if let Poll::Ready(result) = Pin::new(&mut self.stream).poll_read(context, buffer) {
+            self.silence.as_mut().reset(Instant::now() + SILENCE_MAX);
+            return Poll::Ready(result);
+        }
+        self.silence.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,360 @@
+//! A node and its listeners, from start to stop.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use lockkeeper_node::{Environment, Fault, NodeHandle};
+use lockkeeper_wire::native::{self as wire, RESPONSE_BYTES_MAX, response::Body};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::config::{ConfigError, ServerConfig};
+use crate::limits::{FAREWELL_TIMEOUT, HANDOVER_TIMEOUT};
+use crate::metrics::Metrics;
+use crate::socket::{Listener, Protocol, Socket, protocol, read_some};
+use crate::transitions::Transitions;
+use crate::{boot, http, native};
+
+/// A running node with its front ends.
+///
+/// It lives on the tokio runtime on which it was started, which should be a `current_thread` one of
+/// its own. Dropping it without [`Server::stop`] is like a crash: safe, and unfriendly.
+pub struct Server {
+    front: Arc<Front>,
+    accepting: Mutex<Vec<JoinHandle<()>>>,
+    addresses: Vec<String>,
+    tcp_address: Option<SocketAddr>,
+    ends_when_idle_for: Option<Duration>,
+}
+
+/// What all connections share.
+pub(crate) struct Front {
+    pub(crate) node: NodeHandle,
+    pub(crate) ttl_ms_max: u32,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) stopping: watch::Sender<bool>,
+    handshake_timeout: Duration,
+    accepting: watch::Sender<bool>,
+    connections: Arc<Connections>,
+    http: http::Door,
+}
+
+impl Server {
+    /// Binds the listeners, starts the node, then accepts clients.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]: each says what to do. Nothing keeps running then.
+    pub async fn start(config: ServerConfig, environment: Environment) -> Result<Self, StartError> {
+        config.check()?;
+        let listeners = bind(&config).await?;
+        let data_dir = config.node.data_dir.clone();
+        let ttl_max = config.node.ttl_max;
+        let node = NodeHandle::start(config.node, environment).await?;
+        if config.ends_sessions_of_earlier_boots {
+            let ended = boot::end_earlier_sessions(&node, &data_dir).await;
+            let ended = ended.map_err(|error| StartError::Boot(error.to_string()))?;
+            if ended > 0 {
+                tracing::info!(ended, "ended the sessions of an earlier boot of this machine");
+            }
+        }
+        let connections = Arc::new(Connections::new(config.connections_max));
+        let metrics = Arc::new(Metrics::new(node.clone(), Arc::clone(&connections)));
+        Transitions::follow(&node, &metrics);
+        let http = http::start(node.clone(), metrics).map_err(StartError::Http)?;
+        let front = Arc::new(Front {
+            node,
+            ttl_ms_max: u32::try_from(ttl_max.as_millis()).unwrap_or(u32::MAX),
+            idle_timeout: config.idle_timeout,
+            stopping: watch::Sender::new(false),
+            handshake_timeout: config.handshake_timeout,
+            accepting: watch::Sender::new(true),
+            connections,
+            http,
+        });
+        let addresses: Vec<String> = listeners.iter().map(ToString::to_string).collect();
+        tracing::info!(node = front.node.status().id, ?addresses, "serving clients");
+        Ok(Self {
+            addresses,
+            tcp_address: listeners.iter().find_map(Listener::tcp_address),
+            ends_when_idle_for: config.ends_when_idle_for,
+            accepting: Mutex::new(
+                listeners
+                    .into_iter()
+                    .map(|listener| tokio::spawn(accept(listener, Arc::clone(&front))))
+                    .collect(),
+            ),
+            front,
+        })
+    }
+
+    /// The node behind the front ends.
+    #[must_use]
+    pub fn node(&self) -> &NodeHandle {
+        &self.front.node
+    }
+
+    /// Where clients are awaited: `host:port`, or `unix:` and a path.
+    #[must_use]
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// The address of the TCP listener, with the port that the system chose if it was asked to;
+    /// `None` if there is none.
+    #[must_use]
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.tcp_address
+    }
+
+    /// Completes when the node has become unfit; the process should say why and exit.
+    pub async fn fault(&self) -> Fault {
+        self.front.node.fault().await
+    }
+
+    /// Completes when there has been no connection for the configured time, and no session is
+    /// left. Never, if the server isn't to end when it is idle.
+    pub async fn idle(&self) {
+        let Some(idle_for) = self.ends_when_idle_for else { return std::future::pending().await };
+        let mut open = self.front.connections.open.subscribe();
+        loop {
+            let _ = open.wait_for(|count| *count == 0).await;
+            tokio::select! {
+                _ = open.wait_for(|count| *count > 0) => {}
+                () = sleep(idle_for) => {
+                    // A session without a connection waits for its client or its lease's end.
+                    let sessions = self.front.node.query(|state, _| state.counts().sessions);
+                    if sessions == 0 {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends in good order: accepts nobody, hands leadership over, lets what is in flight be
+    /// answered, and says goodbye, so that clients go on elsewhere with their locks. Takes some
+    /// seconds at most.
+    pub async fn stop(&self) {
+        let front = &self.front;
+        front.accepting.send_replace(false);
+        let accepting = std::mem::take(&mut *self.accepting.lock());
+        for task in accepting {
+            let _ = task.await;
+        }
+        let status = front.node.status();
+        let voters = status.members.iter().filter(|member| member.is_voter).count();
+        if status.leader == Some(status.id) && voters > 1 {
+            match timeout(HANDOVER_TIMEOUT, front.node.transfer_leadership(None)).await {
+                Ok(Ok(to)) => tracing::info!(to, "handed leadership over"),
+                Ok(Err(error)) => tracing::warn!(%error, "leadership was not handed over"),
+                Err(_) => tracing::warn!("leadership was not handed over in time"),
+            }
+        }
+        front.node.stop().await;
+        front.stopping.send_replace(true);
+        let mut open = front.connections.open.subscribe();
+        let _ = timeout(2 * FAREWELL_TIMEOUT, open.wait_for(|count| *count == 0)).await;
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+async fn bind(config: &ServerConfig) -> Result<Vec<Listener>, StartError> {
+    let mut listeners = Vec::new();
+    if let Some(address) = &config.listen {
+        let listener = Listener::tcp(address).await;
+        listeners.push(listener.map_err(|reason| StartError::listen(address, reason))?);
+    }
+    if let Some(path) = &config.listen_unix {
+        let listener = Listener::unix(path);
+        let address = format!("unix:{}", path.display());
+        listeners.push(listener.map_err(|reason| StartError::listen(&address, reason))?);
+    }
+    Ok(listeners)
+}
+
+async fn accept(listener: Listener, front: Arc<Front>) {
+    /// When the system has no descriptors or memory left, asking again at once would only spin.
+    const PAUSE: Duration = Duration::from_millis(100);
+
+    let mut accepting = front.accepting.subscribe();
+    loop {
+        let accepted = tokio::select! {
+            _ = accepting.wait_for(|is_accepting| !is_accepting) => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok(socket) => match front.connections.admit() {
+                Some(admission) => {
+                    tokio::spawn(greet(socket, admission, Arc::clone(&front)));
+                }
+                None => turn_away(socket, front.connections.max),
+            },
+            Err(error) => {
+                tracing::warn!(%listener, %error, "a connection could not be accepted");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Finds out what a new connection speaks, and gives it to the front end of that language.
+async fn greet(socket: Socket, admission: Admission, front: Arc<Front>) {
+    let deadline = Instant::now() + front.handshake_timeout;
+    let (mut stream, from) = match socket {
+        Socket::Tcp(stream, from) => (stream, from),
+        Socket::Unix(stream) => {
+            return native::serve(stream, BytesMut::new(), deadline, &front).await;
+        }
+    };
+    let mut input = BytesMut::new();
+    let spoken = loop {
+        if let Some(spoken) = protocol(&input) {
+            break spoken;
+        }
+        match timeout_at(deadline, read_some(&mut stream, &mut input)).await {
+            Ok(Ok(read)) if read > 0 => {}
+            _ => {
+                tracing::debug!(%from, "a connection said nothing");
+                return;
+            }
+        }
+    };
+    match spoken {
+        Protocol::Native => native::serve(stream, input, deadline, &front).await,
+        Protocol::Http => front.http.hand_over(stream, input, admission),
+        Protocol::Http2 => {
+            if let Ok(stream) = stream.into_std() {
+                let _ = (&stream).write(http::NO_HTTP2);
+            }
+        }
+    }
+}
+
+/// Says why there is no room. Nothing is waited for: whoever floods the listener gets no more.
+fn turn_away(socket: Socket, max: usize) {
+    let message = format!("this server has {max} connections already; try another one, or later");
+    let goodbye = wire::Response { id: 0, body: Some(Body::Goodbye(wire::Goodbye { message })) };
+    let mut bytes = BytesMut::new();
+    wire::greet(&mut bytes);
+    wire::encode(&goodbye, RESPONSE_BYTES_MAX, &mut bytes).expect("a goodbye is short");
+    // A socket that is new has room for this, and one that hasn't is not worth waiting for.
+    let _ = match socket {
+        Socket::Tcp(stream, _) => stream.into_std().and_then(|mut stream| stream.write(&bytes)),
+        Socket::Unix(stream) => stream.into_std().and_then(|mut stream| stream.write(&bytes)),
+    };
+}
+
+/// The connections there are, and how many there may be.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    open: watch::Sender<usize>,
+    max: usize,
+    admitted: AtomicU64,
+    turned_away: AtomicU64,
+}
+
+/// A place among the connections, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    connections: Arc<Connections>,
+}
+
+impl Connections {
+    fn new(max: usize) -> Self {
+        Self {
+            open: watch::Sender::new(0),
+            max,
+            admitted: AtomicU64::new(0),
+            turned_away: AtomicU64::new(0),
+        }
+    }
+
+    fn admit(self: &Arc<Self>) -> Option<Admission> {
+        let has_room = self.open.send_if_modified(|count| {
+            let has_room = *count < self.max;
+            *count += usize::from(has_room);
+            has_room
+        });
+        let counter = if has_room { &self.admitted } else { &self.turned_away };
+        counter.fetch_add(1, Ordering::Relaxed);
+        has_room.then(|| Admission { connections: Arc::clone(self) })
+    }
+
+    /// How many there are now.
+    pub(crate) fn open_count(&self) -> usize {
+        *self.open.borrow()
+    }
+
+    /// How many there have been.
+    pub(crate) fn admitted_count(&self) -> u64 {
+        self.admitted.load(Ordering::Relaxed)
+    }
+
+    /// How many there was no room for.
+    pub(crate) fn turned_away_count(&self) -> u64 {
+        self.turned_away.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.connections.open.send_modify(|count| *count -= 1);
+    }
+}
+
+/// Why a server didn't start. Trying again helps only after something was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A listener can't be had: most often another process has the port.
+    #[error("can't listen for clients on {address}: {reason}; {advice}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// The system's words.
+        reason: io::Error,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The node didn't start.
+    #[error(transparent)]
+    Node(#[from] lockkeeper_node::StartError),
+    /// The sessions of an earlier boot could not be ended.
+    #[error("can't end the sessions that an earlier boot of this machine has left: {0}")]
+    Boot(String),
+    /// The thread for HTTP could not be started.
+    #[error("can't start the thread that serves HTTP: {0}")]
+    Http(io::Error),
+}
+
+impl StartError {
+    fn listen(address: &str, reason: io::Error) -> Self {
+        let advice = match reason.kind() {
+            io::ErrorKind::AddrInUse => {
+                "another process has it, perhaps another lockkeeper: stop that, or choose another \
+                 address with --listen"
+            }
+            io::ErrorKind::AddrNotAvailable => "this machine has no such address; see --listen",
+            io::ErrorKind::PermissionDenied => {
+                "this user may not; choose another address or port with --listen"
+            }
+            _ => "choose another address with --listen",
+        };
+        Self::Listen { address: address.to_owned(), reason, advice }
+    }
+}
