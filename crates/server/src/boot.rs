@@ -103,7 +103,7 @@ impl Sink for Endings {
     fn reply(&self, _: u64, reply: Result<&Reply, &Unavailable>, _: &StateMachine, _: Stamp) {
         let mut answered = self.answered.lock();
         answered.count += 1;
-        answered.failure = answered.failure.take().or(reply.err().cloned());
+        answered.failure = answered.failure.take().or_else(|| reply.err().cloned());
         drop(answered);
         self.changed.notify_one();
     }

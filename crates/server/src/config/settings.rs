@@ -214,7 +214,7 @@ impl Settings {
 
 fn unknown_key(place: String, key: &str) -> ConfigError {
     /// Below this a suggestion would puzzle more than it helps.
-    const LIKENESS_MIN: f64 = 0.7;
+    const LIKENESS_MIN: f64 = 0.8;
 
     let likeness = |known: &str| strsim::jaro_winkler(known, key);
     let nearest = KEYS.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));

@@ -1,0 +1,3 @@
+//! The front ends as a stranger meets them: raw bytes in and out of an in-process single node.
+
+mod config;
