@@ -86,6 +86,8 @@ struct Up {
     /// The id of the request that opens, resumes or ends the session.
     handshake: u64,
     is_ending: bool,
+    /// What the server has told of the session so far: a long answer comes in parts.
+    session: native::SessionState,
 }
 
 /// What can wake the task.
@@ -423,8 +425,9 @@ impl Driver {
         native::greet(&mut output);
         write_frame(&request, &mut output);
         let (input, handshake, since) = (Input::new(), request.id, now.boottime);
+        let session = native::SessionState::default();
         self.unconfirmed.clear();
-        self.link = Link::Up(Up { socket, input, output, since, handshake, is_ending });
+        self.link = Link::Up(Up { socket, input, output, since, handshake, is_ending, session });
     }
 
     fn lost_link(&mut self, why: &str, state: &mut State, now: Moment) {
@@ -600,8 +603,16 @@ impl Driver {
         now: Moment,
     ) -> Result<(), Break> {
         match body {
-            response::Body::SessionState(session) => {
-                self.attached(&session, state, now);
+            response::Body::SessionState(mut part) => {
+                if let Link::Up(up) = &mut self.link {
+                    part.holds.splice(..0, up.session.holds.drain(..));
+                    part.waits.splice(..0, up.session.waits.drain(..));
+                    if part.more {
+                        up.session = part;
+                        return Ok(());
+                    }
+                }
+                self.attached(&part, state, now);
                 Ok(())
             }
             response::Body::Done(_) => Err(Break::Over(Error::Closed)),

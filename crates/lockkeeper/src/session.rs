@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use lockkeeper_wire::native::{Request, request, response};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 use crate::clock::{Boottime, Moment};
 use crate::error::{Error, LossReason};
@@ -29,6 +29,9 @@ use crate::views::{QueueView, SessionId};
 /// Ids of requests that aren't numbered by the session (heartbeats, questions, the handshake) have
 /// this bit, so that the two kinds never meet and those don't hold back the floor.
 pub(crate) const UNNUMBERED: u64 = 1 << 63;
+
+/// Questions that callers may have open at once on a session's connection; a server takes 64.
+const QUESTIONS_MAX: usize = 32;
 
 /// A caller's share of a session. When the last one is dropped the session is closed.
 #[derive(Debug)]
@@ -70,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) wake: Notify,
     /// For one caller that waits for room in the window; it passes the word on.
     pub(crate) room: Notify,
+    /// One permit for each question that may be asked now.
+    questions: Semaphore,
     /// For guards: something was revoked or lost.
     pub(crate) revocations: Notify,
     /// When the lease is lost unless it is renewed; boot itself before the session is open.
@@ -154,6 +159,7 @@ impl Session {
             }),
             wake: Notify::new(),
             room: Notify::new(),
+            questions: Semaphore::new(QUESTIONS_MAX),
             revocations: Notify::new(),
             deadline: watch::Sender::new(Boottime::default()),
             is_over: watch::Sender::new(false),
@@ -233,6 +239,7 @@ impl Shared {
     ///
     /// The session's, if it is over before there is an answer.
     pub(crate) async fn ask(&self, body: request::Body) -> Result<response::Body, Error> {
+        let _one_of_few = self.questions.acquire().await;
         let reply = {
             let (mut state, _) = self.look();
             state.usable()?;

@@ -196,8 +196,12 @@ async fn what_happened_while_the_connection_was_gone_shows_after_resuming_elsewh
         token,
         is_revoked: false,
     };
-    let holds = vec![item(number, "b", 12), item(third, "c", 11)];
-    link.let_in(native::SessionState { holds, ..Default::default() }).await;
+    // A long answer comes in parts.
+    let resume = link.next().await;
+    for (hold, more) in [(item(number, "b", 12), true), (item(third, "c", 11), false)] {
+        let part = native::SessionState { holds: vec![hold], more, ..Default::default() };
+        link.send(resume.id, response::Body::SessionState(part)).await;
+    }
     assert_eq!(granted(waiting).await.token(), 12);
     assert_eq!(soon("the loss", guard.lost()).await, LossReason::Forced);
     assert_eq!(kept.state(), State::Held);
