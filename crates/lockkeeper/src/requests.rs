@@ -16,19 +16,20 @@
 //! - An acquire whose caller is gone leaves nothing behind: it is followed by a cancel of its
 //!   number, which settles it whether it waits, holds, or hasn't arrived.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+mod window;
+
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use lockkeeper_wire::native::{self, Request, refused, request, response};
+use lockkeeper_wire::native::{self, refused, request, response};
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::Boottime;
 use crate::error::{Error, LossReason};
 use crate::lease::State;
-use crate::socket::write_frame;
 use crate::views::{self, QueueView};
+use window::{NumberMap, Open, Window};
 
 /// Numbers that callers may have open at once: half of what the servers allow above the floor.
 const WINDOW_MAX: usize = 4_096;
@@ -78,19 +79,6 @@ pub(crate) struct Requests {
     postponed: Vec<u64>,
 }
 
-/// A request without an answer.
-struct Open {
-    request: Request,
-    reply: Option<ReplyTo>,
-    news: Option<NewsTo>,
-    /// When it was made, for its caller's patience.
-    since: Boottime,
-    /// What a server said when it couldn't serve it.
-    unavailable: Option<Error>,
-    /// Its caller is gone, and its cancel follows it.
-    is_abandoned: bool,
-}
-
 /// A request without a number yet.
 struct Backlogged {
     body: request::Body,
@@ -120,7 +108,7 @@ struct Hold {
 impl Requests {
     /// Whether callers have to wait before they may [`Requests::submit`].
     pub(crate) fn is_full(&self) -> bool {
-        self.window.slots.len() >= WINDOW_MAX || !self.backlog.is_empty()
+        self.window.len() >= WINDOW_MAX || !self.backlog.is_empty()
     }
 
     /// Gives a request its number.
@@ -131,12 +119,7 @@ impl Requests {
         news: Option<NewsTo>,
         since: Boottime,
     ) -> u64 {
-        let id = self.window.end();
-        let request = Request { id, floor: 0, body: Some(body) };
-        let (unavailable, is_abandoned) = (None, false);
-        let open = Open { request, reply, news, since, unavailable, is_abandoned };
-        self.window.slots.push_back(Some(open));
-        id
+        self.window.push(body, reply, news, since)
     }
 
     /// Settles an acquire whose caller is gone: it leaves its place, or gives back what it got.
@@ -261,19 +244,19 @@ impl Hold {
 impl Requests {
     /// A new connection knows of nothing: all that is open goes out again, in order.
     pub(crate) fn restart(&mut self) {
-        self.unsent = self.window.floor;
+        self.unsent = self.window.floor();
         self.postponed.clear();
     }
 
     /// Appends every request that this connection hasn't seen.
     pub(crate) fn write_unsent(&mut self, out: &mut BytesMut) {
-        while self.window.slots.len() < WINDOW_MAX
+        while self.window.len() < WINDOW_MAX
             && let Some(next) = self.backlog.pop_front()
         {
             self.submit(next.body, next.reply, None, next.since);
         }
         let end = self.window.end();
-        for number in self.unsent.max(self.window.floor)..end {
+        for number in self.unsent.max(self.window.floor())..end {
             self.window.write(number, out);
         }
         self.unsent = end;
@@ -413,7 +396,7 @@ impl Requests {
 
     /// The session is over: every caller is told, and nothing is left.
     pub(crate) fn end(&mut self, error: &Error, out: &mut Vec<Delivery>) {
-        let open = self.window.slots.drain(..).flatten().filter_map(|open| open.reply);
+        let open = self.window.drain().filter_map(|open| open.reply);
         let waiting = self.waits.drain().filter_map(|(_, wait)| wait.reply);
         out.extend(open.chain(waiting).map(|to| Delivery { to, answer: Err(error.clone()) }));
         let unnumbered = self.backlog.drain(..).filter_map(|next| next.reply);
@@ -423,7 +406,7 @@ impl Requests {
 
     /// Whether anybody waits for an answer. Linear in the window.
     pub(crate) fn has_callers(&self) -> bool {
-        self.window.slots.iter().flatten().any(|open| open.reply.is_some())
+        self.window.iter().any(|open| open.reply.is_some())
     }
 
     /// Tells callers whose patience is over why they weren't served. Their requests stay open, and
@@ -439,7 +422,7 @@ impl Requests {
         out: &mut Vec<Delivery>,
     ) -> Option<Boottime> {
         let mut next: Option<Boottime> = None;
-        for open in self.window.slots.iter_mut().flatten().filter(|open| open.reply.is_some()) {
+        for open in self.window.iter_mut().filter(|open| open.reply.is_some()) {
             let Some(why) = open.unavailable.as_ref().or(trouble).cloned() else { continue };
             let until = open.since + patience;
             if now < until {
@@ -497,93 +480,10 @@ impl Requests {
     }
 }
 
-impl Open {
-    /// The name of the lock that is asked for; the request isn't sent again.
-    fn take_lock(&mut self) -> String {
-        match self.request.body.take() {
-            Some(request::Body::Acquire(acquire)) => acquire.lock,
-            Some(request::Body::Reenter(reenter)) => reenter.lock,
-            _ => String::new(),
-        }
-    }
-}
-
 impl Wait {
     fn tell(&self) {
         if let Some(news) = &self.news {
             news.send_replace(Some(self.view.clone()));
         }
-    }
-}
-
-// ------------------------------------------------------------------ numbers
-
-/// Requests by their consecutive numbers. Answered ones leave a gap until the floor passes it.
-struct Window {
-    /// The number of the first slot; that slot is never a gap.
-    floor: u64,
-    slots: VecDeque<Option<Open>>,
-}
-
-impl Default for Window {
-    fn default() -> Self {
-        Self { floor: 1, slots: VecDeque::new() }
-    }
-}
-
-impl Window {
-    /// The number that the next request gets.
-    fn end(&self) -> u64 {
-        self.floor + self.slots.len() as u64
-    }
-
-    fn slot(&mut self, number: u64) -> Option<&mut Option<Open>> {
-        let index = usize::try_from(number.checked_sub(self.floor)?).ok()?;
-        self.slots.get_mut(index)
-    }
-
-    fn get_mut(&mut self, number: u64) -> Option<&mut Open> {
-        self.slot(number)?.as_mut()
-    }
-
-    fn take(&mut self, number: u64) -> Option<Open> {
-        let open = self.slot(number)?.take();
-        while let Some(None) = self.slots.front() {
-            self.slots.pop_front();
-            self.floor += 1;
-        }
-        open
-    }
-
-    fn write(&mut self, number: u64, out: &mut BytesMut) {
-        let floor = self.floor;
-        if let Some(open) = self.get_mut(number) {
-            open.request.floor = floor;
-            write_frame(&open.request, out);
-        }
-    }
-}
-
-type NumberMap<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
-
-/// Spreads numbers that are mostly consecutive and all our own; nobody can choose them to collide.
-#[derive(Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(self.0 ^ u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // An odd multiplier (2⁶⁴ divided by the golden ratio) keeps the low bits distinct, which
-        // choose the bucket, and mixes the high ones, which tell the entries of a bucket apart.
-        self.0 = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
