@@ -46,6 +46,8 @@ pub(crate) struct Driver {
     endpoint: usize,
     /// Connections that failed since a heartbeat was last confirmed.
     failures: u32,
+    /// How many had failed when a server last said why it can't serve.
+    told: Option<u32>,
     /// When the task was made.
     born: Boottime,
     /// When opening was first asked for: the lease can't have begun before.
@@ -112,6 +114,7 @@ impl Driver {
             link: Link::Down(now),
             endpoint: 0,
             failures: 0,
+            told: None,
             born: now,
             opened: None,
             unconfirmed: VecDeque::new(),
@@ -197,8 +200,7 @@ impl Driver {
             Event::Woken => {}
             Event::Dialed(Ok(socket)) => self.greet(socket, state, now),
             Event::Dialed(Err(why)) => {
-                state.trouble = self.shared.settings.unreachable(why);
-                self.hang_up(state, now);
+                self.hang_up(self.shared.settings.unreachable(why), state, now);
             }
             Event::Read(Ok(bytes)) if bytes > 0 => self.receive(state, now),
             Event::Written(Ok(bytes)) if bytes > 0 => {}
@@ -261,13 +263,13 @@ impl Driver {
 
     fn lost_link(&mut self, why: &str, state: &mut State, now: Moment) {
         let endpoint = &self.shared.settings.target.endpoints[self.endpoint];
-        state.trouble = self.shared.settings.unreachable(format!("{endpoint}: {why}"));
-        self.hang_up(state, now);
+        self.hang_up(self.shared.settings.unreachable(format!("{endpoint}: {why}")), state, now);
     }
 
     /// Gives the connection up and turns to the next endpoint.
-    fn hang_up(&mut self, state: &mut State, now: Moment) {
-        tracing::debug!(session = %self.shared.id, why = %state.trouble, "connection given up");
+    fn hang_up(&mut self, why: Error, state: &mut State, now: Moment) {
+        tracing::debug!(session = %self.shared.id, %why, "connection given up");
+        self.blame(why, state);
         state.unbind();
         self.unconfirmed.clear();
         self.resend_at = None;
@@ -277,6 +279,22 @@ impl Driver {
         self.failures = self.failures.saturating_add(1);
         let pause = if round == 0 { Duration::ZERO } else { pause(round) };
         self.link = Link::Down(now.boottime + pause);
+    }
+
+    /// Notes why nobody is served. What a server says of the cluster tells more than that another
+    /// one can't be reached, so it stands until all others have been tried.
+    fn blame(&mut self, why: Error, state: &mut State) {
+        let is_telling = matches!(why, Error::NoQuorum { .. } | Error::Unavailable { .. });
+        if is_telling {
+            self.told = Some(self.failures);
+        }
+        let endpoints = self.shared.settings.target.endpoints.len();
+        let has_gone_round = self.told.is_none_or(|told| {
+            usize::try_from(self.failures - told).is_ok_and(|tries| tries >= endpoints)
+        });
+        if is_telling || has_gone_round {
+            state.trouble = why;
+        }
     }
 
     /// The servers know the session, and have tied it to this connection.

@@ -158,7 +158,9 @@ impl Lease {
             response::Body::Granted(_) => self.check(),
             response::Body::Unavailable(why) => Err(views::unavailable(&why)),
             response::Body::Refused(no) => match views::refused(no, self.name().to_owned()) {
-                Error::Refused(no) if no.code == RefusedCode::NotHeld => Err(self.lost_error()),
+                Error::Refused(no) if no.code == RefusedCode::NotHeld => {
+                    Err(Error::Lost(self.session.not_held(self.acquire)))
+                }
                 error => Err(error),
             },
             other => Err(Error::Unknown { message: format!("unexpected answer: {other:?}") }),
@@ -169,14 +171,6 @@ impl Lease {
     #[must_use]
     pub fn session(&self) -> SessionInfo {
         self.session.info()
-    }
-
-    fn lost_error(&self) -> Error {
-        match self.state() {
-            State::Lost(reason) => Error::Lost(reason),
-            // The cluster knows it before the event has come.
-            State::Held | State::Suspended { .. } => Error::Lost(LossReason::Forced),
-        }
     }
 }
 

@@ -130,8 +130,7 @@ impl Requests {
             self.window.take(acquire);
             return;
         }
-        let was_item =
-            self.waits.remove(&acquire).is_some() | self.holds.remove(&acquire).is_some();
+        let was_item = self.waits.remove(&acquire).is_some() | self.forget(acquire);
         let was_open = self.window.get_mut(acquire).is_some_and(|open| {
             open.reply = None;
             !std::mem::replace(&mut open.is_abandoned, true)
@@ -360,12 +359,17 @@ impl Requests {
 
     /// A hold or a place was taken away, while the session lives.
     pub(crate) fn lost_event(&mut self, acquire: u64, reason: LossReason, out: &mut Vec<Delivery>) {
+        self.lose_hold(acquire, reason);
+        if let Some(wait) = self.waits.remove(&acquire) {
+            out.extend(wait.reply.map(|to| Delivery { to, answer: Err(Error::Lost(reason)) }));
+        }
+    }
+
+    /// A hold is lost, though its guard is still there.
+    pub(crate) fn lose_hold(&mut self, acquire: u64, reason: LossReason) {
         if let Some(hold) = self.holds.get_mut(&acquire) {
             hold.lost = Some(reason);
             hold.publish(State::Lost(reason));
-        }
-        if let Some(wait) = self.waits.remove(&acquire) {
-            out.extend(wait.reply.map(|to| Delivery { to, answer: Err(Error::Lost(reason)) }));
         }
     }
 

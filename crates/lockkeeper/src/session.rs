@@ -22,7 +22,7 @@ use crate::clock::{Boottime, Moment};
 use crate::error::{Error, LossReason};
 use crate::lease::{self, Lease};
 use crate::requests::{Answer, Delivery, NewsTo, ReplyTo, Requests};
-use crate::settings::{Settings, random_u64};
+use crate::settings::{Settings, random};
 use crate::socket::write_frame;
 use crate::views::{QueueView, SessionId};
 
@@ -137,13 +137,10 @@ impl Session {
 
     /// A new session, with an id that no other has. Nothing is sent before its task runs.
     pub(crate) fn new(settings: &Arc<Settings>) -> Result<(Self, Arc<Shared>), Error> {
-        let mut secret = [0; 16];
-        secret[..8].copy_from_slice(&random_u64()?.to_le_bytes());
-        secret[8..].copy_from_slice(&random_u64()?.to_le_bytes());
         let shared = Arc::new(Shared {
             // 0 means "not said" in the protocol.
-            id: SessionId(random_u64()?.max(1)),
-            secret,
+            id: SessionId(u64::from_ne_bytes(random()?).max(1)),
+            secret: random()?,
             settings: Arc::clone(settings),
             state: Mutex::new(State {
                 phase: Phase::Opening,
@@ -288,6 +285,19 @@ impl Shared {
     pub(crate) fn state_of(&self, acquire: u64) -> lease::State {
         let (state, lease, _) = self.look_at_lease();
         state.requests.state_of(acquire, lease)
+    }
+
+    /// The cluster has said that a hold isn't held: returns why, as far as that is known.
+    pub(crate) fn not_held(&self, acquire: u64) -> LossReason {
+        let (mut state, lease, _) = self.look_at_lease();
+        match state.requests.state_of(acquire, lease) {
+            lease::State::Lost(reason) => reason,
+            // The event that says so is still on its way.
+            lease::State::Held | lease::State::Suspended { .. } => {
+                state.requests.lose_hold(acquire, LossReason::Forced);
+                LossReason::Forced
+            }
+        }
     }
 
     pub(crate) fn watch(&self, acquire: u64) -> watch::Receiver<lease::State> {

@@ -54,8 +54,10 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// 64 random bits.
-pub(crate) fn random_u64() -> Result<u64, Error> {
-    let random = || getrandom::u64();
-    random().map_err(|error| Error::Config(format!("the system gives no random bits: {error}")))
+/// Random bytes from the operating system.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::Config(format!("the system gives no random bytes: {error}")))?;
+    Ok(bytes)
 }

@@ -41,10 +41,7 @@ impl Driver {
         };
         match end {
             None => {}
-            Some(Break::Link(why)) => {
-                state.trouble = why;
-                self.hang_up(state, now);
-            }
+            Some(Break::Link(why)) => self.hang_up(why, state, now),
             Some(Break::Over(error)) => state.finish(error, &mut self.deliveries),
         }
         state.write_requests();
@@ -114,7 +111,7 @@ impl Driver {
             && heartbeat <= id
         {
             self.unconfirmed.pop_front();
-            self.failures = 0;
+            (self.failures, self.told) = (0, None);
             match &mut state.lease {
                 Some(lease) => lease.confirm(sent),
                 None if matches!(state.phase, Phase::Opening) => self.open(sent, state, now),
