@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::lock::Lock;
 use crate::session::Session;
 use crate::{
-    HOLDS_PER_LOCK_MAX, ITEMS_PER_SESSION_MAX, LockName, Mode, SESSIONS_MAX, SessionId,
+    Counts, HOLDS_PER_LOCK_MAX, ITEMS_PER_SESSION_MAX, LockName, Mode, SESSIONS_MAX, SessionId,
     StateMachine, WAITERS_PER_LOCK_MAX, check_lock_name,
 };
 
@@ -17,13 +17,21 @@ impl StateMachine {
     ///
     /// The first invariant that doesn't hold, in words.
     pub fn check(&self) -> Result<(), String> {
+        let mut counted = Counts::default();
         for (name, lock) in self.locks.iter() {
             self.check_lock(name, lock).map_err(|broken| format!("lock {name:?}: {broken}"))?;
+            counted.locks += 1;
+            counted.holds += lock.hold_count();
+            counted.waiters += lock.waiter_count();
         }
         for (&id, session) in self.sessions.iter() {
             self.check_session(id, session).map_err(|broken| format!("session {id}: {broken}"))?;
+            counted.sessions += 1;
         }
-        self.check_counts()
+        ensure(counted == self.counts(), "sessions, locks, holds or waiters are miscounted")?;
+        ensure(counted.sessions <= SESSIONS_MAX, "more sessions than allowed")?;
+        let is_still = !self.is_silent || counted.holds == 0;
+        ensure(is_still, "something is held in the silence after a restore")
     }
 
     fn check_lock(&self, name: &LockName, lock: &Lock) -> Result<(), String> {
@@ -108,17 +116,6 @@ impl StateMachine {
             ensure(!is_live, "a number is answered, but still holds or waits")?;
         }
         Ok(())
-    }
-
-    fn check_counts(&self) -> Result<(), String> {
-        let holds: usize = self.locks.iter().map(|(_, lock)| lock.hold_count()).sum();
-        let waiters: usize = self.locks.iter().map(|(_, lock)| lock.waiter_count()).sum();
-        ensure(holds == self.hold_count, "holds are miscounted")?;
-        ensure(waiters == self.waiter_count, "waiters are miscounted")?;
-        ensure(self.locks.iter().count() == self.locks.len(), "locks are miscounted")?;
-        ensure(self.sessions.iter().count() == self.sessions.len(), "sessions are miscounted")?;
-        ensure(self.sessions.len() <= SESSIONS_MAX, "more sessions than allowed")?;
-        ensure(!self.is_silent || holds == 0, "something is held in the silence after a restore")
     }
 }
 

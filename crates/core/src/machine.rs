@@ -10,11 +10,12 @@
 //! - **One counter.** The revision advances once per command and once more for each further grant,
 //!   so that every grant has a token of its own.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::dedup::Asked;
 use crate::lock::{Hold, Lock, Ticket, Waiter};
-use crate::session::{Handle, Place, Session};
+use crate::session::{Handle, Live, Place, Session};
 use crate::shards::Shards;
 use crate::{
     ClusterId, Command, EndReason, Event, HOLDS_PER_LOCK_MAX, Limit, LockName, LossReason, Mode,
@@ -114,7 +115,7 @@ impl StateMachine {
             let is_repeated = answer.asked == asked;
             return if is_repeated { Ok(answer.reply.clone()) } else { Err(Refusal::NumberReused) };
         }
-        if let Some(live) = self.live(session, number) {
+        if let Some(live) = client.live(number) {
             return self.repeat(&live, request);
         }
 
@@ -136,15 +137,6 @@ impl StateMachine {
             self.client(session).answers.keep(number, asked, reply.clone());
         }
         Ok(reply)
-    }
-
-    /// What hangs on the acquire or re-entry with this number.
-    fn live(&self, session: SessionId, number: Number) -> Option<Live> {
-        let client = self.sessions.get(&session)?;
-        if let Some(handle) = client.handles.get(&number) {
-            return Some(Live::Holds(handle.clone()));
-        }
-        client.places.get(&number).cloned().map(Live::Waits)
     }
 
     /// Answers a repeated acquire or re-entry from what it is now.
@@ -358,10 +350,12 @@ impl StateMachine {
             entry.events.push(Event::Cancelled { lock, session: id, number, ended });
         }
         for (&number, handle) in &client.handles {
-            if self.hold_mut(&handle.lock, handle.token).drop_handle(number) > 0 {
-                continue;
+            // Each hold once, at its lowest handle: that is the one that names it.
+            let lock = self.locks.get(&*handle.lock);
+            let hold = lock.and_then(|lock| lock.hold(handle.token));
+            if hold.is_some_and(|hold| hold.number() == number) {
+                self.lose_hold(id, number, handle, LossReason::SessionEnded(reason), entry);
             }
-            self.lose_hold(id, number, handle, LossReason::SessionEnded(reason), entry);
         }
         entry.events.push(Event::SessionEnded { session: id, reason });
         let places = client.places.values().map(|place| &place.lock);
@@ -412,12 +406,12 @@ impl StateMachine {
         Ok(Reply::Done)
     }
 
+    /// Lets in everybody whom the silence kept waiting, lock by lock in the order of their names.
     fn end_silence(&mut self, entry: &mut Entry<'_>) {
         if std::mem::replace(&mut self.is_silent, false) {
-            let waited_for: Vec<LockName> =
-                self.locks.iter().map(|(name, _)| name.clone()).collect();
-            for name in &waited_for {
-                self.serve(name, entry);
+            let waited_for = self.locks.iter_from(Bound::Unbounded).map(|(name, _)| name.clone());
+            for name in waited_for.collect::<Vec<_>>() {
+                self.serve(&name, entry);
             }
         }
     }
@@ -536,12 +530,6 @@ struct Acquire<'a> {
     mode: Mode,
     wait: bool,
     purpose: &'a str,
-}
-
-/// What hangs on an acquire's number.
-enum Live {
-    Holds(Handle),
-    Waits(Place),
 }
 
 fn check_mode(mode: Mode) -> Result<(), Refusal> {

@@ -64,6 +64,12 @@ impl Session {
         })
     }
 
+    /// What hangs on the acquire or re-entry with this number; `None` if nothing does (any more).
+    pub(crate) fn live(&self, number: Number) -> Option<Live> {
+        let place = || self.places.get(&number).cloned().map(Live::Waits);
+        self.handles.get(&number).cloned().map(Live::Holds).or_else(place)
+    }
+
     /// Handles and places: what its end has to walk.
     pub(crate) fn item_count(&self) -> usize {
         self.handles.len() + self.places.len()
@@ -95,6 +101,12 @@ impl Session {
         let differing = self.secret.0.iter().zip(&secret.0).fold(0, |bits, (a, b)| bits | (a ^ b));
         differing == 0
     }
+}
+
+/// What an acquire or a re-entry is now.
+pub(crate) enum Live {
+    Holds(Handle),
+    Waits(Place),
 }
 
 /// One handle on a hold.
