@@ -96,7 +96,7 @@ impl StateMachine {
             let hold = lock.and_then(|lock| lock.hold(handle.token));
             let hold = hold.ok_or_else(|| format!("handle {} has no hold", number.0))?;
             ensure(hold.session == id, "a handle is on somebody else's hold")?;
-            ensure(hold.handles().any(|handle| handle == number), "a hold misses a handle")?;
+            ensure(hold.has_handle(number), "a hold misses a handle")?;
             // Each hold once, at its lowest handle.
             revoked_hold_count += usize::from(hold.is_revoked && hold.number() == number);
             ensure(!session.places.contains_key(&number), "a number both holds and waits")?;
@@ -148,4 +148,97 @@ fn is_mode(mode: Mode) -> bool {
 
 fn ensure(holds: bool, broken: &str) -> Result<(), String> {
     if holds { Ok(()) } else { Err(broken.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dedup::Answers;
+    use crate::lock::{Ticket, Waiter};
+    use crate::testing::{A, B, busy_state};
+    use crate::{Number, Reply, Stamp, Token};
+
+    #[test]
+    fn a_forged_violation_is_named() {
+        busy_state().check().unwrap();
+        for (forge, named) in FORGERIES {
+            let mut state = busy_state();
+            forge(&mut state);
+            let broken = state.check().expect_err(named);
+            assert!(broken.contains(named), "forged {named:?}, found {broken:?}");
+        }
+    }
+
+    type Forgery = (fn(&mut StateMachine), &'static str);
+
+    /// A way to break each invariant, and the words in which it is found.
+    const FORGERIES: &[Forgery] = &[
+        (|state| state.hold_count += 1, "miscounted"),
+        (|state| state.waiter_count -= 1, "miscounted"),
+        (|state| state.revision.0 = 3, "ahead of the revision"),
+        (|state| state.stamp = Stamp(0), "after the newest stamp"),
+        (|state| drop(state.sessions.remove(&A)), "held by nobody alive"),
+        (|state| drop(state.locks.remove("shared")), "has no hold"),
+        (|state| drop(state.locks.insert("empty".into(), Box::default())), "nobody holds it"),
+        (|state| drop(state.locks.insert("a//b".into(), Box::default())), "the name is none"),
+        (|state| session(state, A).revoked_hold_count += 1, "revoked holds are miscounted"),
+        (|state| drop(session(state, A).handles.remove(&Number(1))), "a handle of its hold"),
+        (|state| drop(session(state, B).places.remove(&Number(1))), "doesn't know its place"),
+        (answer_a_live_number, "answered, but still holds or waits"),
+        (keep_an_answer_below_the_floor, "outside the window"),
+        (|state| state.is_silent = true, "in the silence"),
+        (hold_exclusively_twice, "isn't alone"),
+        (|state| lock(state, "pool").hold_mut(POOL).unwrap().mode = TOO_MANY, "impossible permits"),
+        (
+            |state| lock(state, "pool").hold_mut(POOL).unwrap().mode = ONE,
+            "permits are miscounted",
+        ),
+        (take_what_is_waited_for, "could go in, but waits"),
+        (|state| lock(state, "printer").queue(Ticket(1), stranger()), "another family"),
+    ];
+
+    /// The permits of `pool`, and the later of the holds of `shared`.
+    const POOL: Token = Token(8);
+    const SHARED: Token = Token(7);
+    const TOO_MANY: Mode = Mode::Permits { take: 4, of: 3 };
+    const ONE: Mode = Mode::Permits { take: 1, of: 3 };
+
+    fn session(state: &mut StateMachine, id: SessionId) -> &mut Session {
+        Arc::make_mut(state.sessions.get_mut(&id).unwrap())
+    }
+
+    fn lock<'a>(state: &'a mut StateMachine, name: &str) -> &'a mut Lock {
+        state.locks.get_mut(name).unwrap()
+    }
+
+    fn answer_a_live_number(state: &mut StateMachine) {
+        session(state, A).answers.keep(Number(1), crate::dedup::Asked::Entry, Reply::Done);
+    }
+
+    fn keep_an_answer_below_the_floor(state: &mut StateMachine) {
+        let mut answers = Answers::new(Number(1));
+        answers.keep(Number(90_000), crate::dedup::Asked::Entry, Reply::Done);
+        session(state, A).answers = answers;
+    }
+
+    /// Two sharers turn exclusive: no call would let them.
+    fn hold_exclusively_twice(state: &mut StateMachine) {
+        let tokens: Vec<Token> = lock(state, "shared").holds().map(|hold| hold.token).collect();
+        for token in tokens {
+            lock(state, "shared").hold_mut(token).unwrap().mode = Mode::Exclusive;
+        }
+    }
+
+    /// The holder goes without anybody being let in.
+    fn take_what_is_waited_for(state: &mut StateMachine) {
+        let hold = lock(state, "printer").holds().next().unwrap().clone();
+        lock(state, "printer").leave(hold.token);
+        session(state, hold.session).handles.remove(&hold.number());
+        state.hold_count -= 1;
+    }
+
+    fn stranger() -> Waiter {
+        let (number, purpose) = (Number(70), "".into());
+        Waiter { session: B, number, mode: ONE, since: Stamp(0), purpose }
+    }
 }

@@ -21,6 +21,8 @@ mod reply;
 mod session;
 mod shards;
 mod snapshot;
+#[cfg(test)]
+mod testing;
 mod view;
 
 pub use command::{Command, Decoded, EndReason, Mode, OwnerRef, Request};

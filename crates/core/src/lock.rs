@@ -240,12 +240,16 @@ impl Hold {
         iter::once(self.number).chain(further)
     }
 
+    pub(crate) fn has_handle(&self, number: Number) -> bool {
+        let further = self.extra.as_ref().map(|extra| &extra.further_handles);
+        self.number == number || further.is_some_and(|list| list.binary_search(&number).is_ok())
+    }
+
     /// One more handle: the session entered again.
     pub(crate) fn add_handle(&mut self, number: Number) {
         // Numbers mostly grow, but requests sent together may arrive in any order.
-        let lowest = self.number.min(number);
         let other = self.number.max(number);
-        self.number = lowest;
+        self.number = self.number.min(number);
         let further = &mut self.extra.get_or_insert_default().further_handles;
         let at = further.partition_point(|&handle| handle < other);
         further.insert(at, other);
