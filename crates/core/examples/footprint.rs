@@ -11,79 +11,97 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use lockkeeper_core::{
-    Command, Mode, Number, OwnerRef, Request, Secret, SessionId, Stamp, StateMachine,
+    Command, Event, Mode, Number, OwnerRef, Request, Secret, SessionId, Stamp, StateMachine,
 };
 
 fn main() {
-    let mut machine = StateMachine::default();
-    let mut events = Vec::new();
-    let mut apply = |machine: &mut StateMachine, command: &Command<'_>| {
-        events.clear();
-        machine.apply(Stamp(1_000), command, &mut events);
-    };
-    for session in 0..SESSION_COUNT {
-        let owner = OwnerRef { host: "host", ..OwnerRef::default() };
-        let secret = Secret([7; 16]);
-        let session = SessionId(session);
-        apply(&mut machine, &Command::OpenSession { session, secret, ttl_ms: 10_000, owner });
+    measure_size("names in order", 1);
+    measure_size("names scattered", 700_001);
+    measure_time();
+}
+
+/// Takes a million locks, their names `step` apart.
+fn measure_size(label: &str, step: u64) {
+    let mut bench = Bench::new();
+    let before = BYTES.load(Relaxed);
+    for i in 0..LOCK_COUNT {
+        let name = name(i * step % LOCK_COUNT);
+        bench.apply(&acquire(i % SESSION_COUNT, i / SESSION_COUNT + 1, &name));
     }
+    let bytes = BYTES.load(Relaxed) - before;
+    println!("{label}: {} bytes a held lock", bytes / LOCK_COUNT as usize);
 
-    for (label, step) in [("names in order", 1), ("names scattered", 700_001)] {
-        let mut machine = machine.clone();
-        let before = BYTES.load(Relaxed);
-        for i in 0..LOCK_COUNT {
-            let name = name(i * step % LOCK_COUNT);
-            apply(&mut machine, &acquire(i % SESSION_COUNT, i / SESSION_COUNT + 1, &name));
-        }
-        let bytes = BYTES.load(Relaxed) - before;
-        println!("{label}: {} bytes a held lock", bytes / LOCK_COUNT as usize);
-        machine.check().unwrap();
+    let began = Instant::now();
+    let frozen = bench.machine.clone();
+    println!("  freezing it: {:?}", began.elapsed());
+    let first = LOCK_COUNT / SESSION_COUNT + 1;
+    let longest = (0..100_000).map(|i| {
+        let name = format!("new/{i}");
+        let command = acquire(i % SESSION_COUNT, first + i / SESSION_COUNT, &name);
+        let began = Instant::now();
+        bench.apply(&command);
+        began.elapsed()
+    });
+    println!("  longest acquire after that: {:?}", longest.max().unwrap_or_default());
 
-        let began = Instant::now();
-        let frozen = machine.clone();
-        println!("  clone: {:?}", began.elapsed());
-        let mut longest = Duration::ZERO;
-        let first = LOCK_COUNT / SESSION_COUNT + 1;
-        for i in 0..100_000 {
-            let began = Instant::now();
-            let number = first + i / SESSION_COUNT;
-            apply(&mut machine, &acquire(i % SESSION_COUNT, number, &format!("new/{i}")));
-            longest = longest.max(began.elapsed());
-        }
-        println!("  longest acquire after the clone: {longest:?}");
-        let began = Instant::now();
-        let mut snapshot = Vec::new();
-        frozen.write_snapshot(&mut snapshot).unwrap();
-        println!("  snapshot: {:?}, {} bytes", began.elapsed(), snapshot.len());
-        let began = Instant::now();
-        StateMachine::read_snapshot(&mut &snapshot[..]).unwrap();
-        println!("  reading and checking it: {:?}", began.elapsed());
-    }
+    let began = Instant::now();
+    let mut snapshot = Vec::new();
+    frozen.write_snapshot(&mut snapshot).unwrap();
+    println!("  writing it: {:?}, {} bytes", began.elapsed(), snapshot.len());
+    let began = Instant::now();
+    StateMachine::read_snapshot(&mut &snapshot[..]).unwrap();
+    println!("  reading and checking it: {:?}", began.elapsed());
+}
 
+/// A million pairs on names of their own, beside 100,000 held locks.
+fn measure_time() {
+    let mut bench = Bench::new();
     for i in 0..100_000 {
-        apply(&mut machine, &acquire(i % 900, i / 900 + 1, &name(i)));
+        bench.apply(&acquire(i % 900, i / 900 + 1, &name(i)));
     }
     let names: Vec<String> = (0..1_000).map(|i| format!("own/name/of/a/worker/{i:03}")).collect();
     let (mut acquiring, mut releasing) = (Duration::ZERO, Duration::ZERO);
-    for round in 0..1_000_u64 {
+    for round in 0..1_000 {
+        // A hundred sessions, ten names each.
+        let asks = || (0..1_000_u64).map(|i| (900 + i % 100, 1 + round * 20 + i / 100));
         let began = Instant::now();
-        for (i, name) in (0..).zip(&names) {
-            apply(&mut machine, &acquire(900 + i % 100, 10_000 + round * 20 + i / 100, name));
+        for ((session, number), name) in asks().zip(&names) {
+            bench.apply(&acquire(session, number, name));
         }
         acquiring += began.elapsed();
         let began = Instant::now();
-        for i in 0..1_000 {
-            let session = SessionId(900 + i % 100);
-            let acquire = Number(10_000 + round * 20 + i / 100);
-            let number = Number(acquire.0 + 10);
-            let request = Request::Release { acquire };
-            let command = Command::Request { session, number, floor: number, request };
-            apply(&mut machine, &command);
+        for (session, acquire) in asks() {
+            let (session, number) = (SessionId(session), Number(acquire + 10));
+            let request = Request::Release { acquire: Number(acquire) };
+            bench.apply(&Command::Request { session, number, floor: number, request });
         }
         releasing += began.elapsed();
     }
-    assert_eq!(machine.counts().holds, 100_000);
-    println!("with 100,000 locks: acquire {} ns, release {} ns", ns(acquiring), ns(releasing));
+    assert_eq!(bench.machine.counts().holds, 100_000);
+    println!("beside 100,000 locks: acquire {} ns, release {} ns", ns(acquiring), ns(releasing));
+}
+
+/// A machine with its sessions, and a place for events.
+struct Bench {
+    machine: StateMachine,
+    events: Vec<Event>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut bench = Self { machine: StateMachine::default(), events: Vec::new() };
+        for session in 0..SESSION_COUNT {
+            let owner = OwnerRef { host: "host", ..OwnerRef::default() };
+            let (session, secret) = (SessionId(session), Secret([7; 16]));
+            bench.apply(&Command::OpenSession { session, secret, ttl_ms: 10_000, owner });
+        }
+        bench
+    }
+
+    fn apply(&mut self, command: &Command<'_>) {
+        self.events.clear();
+        self.machine.apply(Stamp(1_000), command, &mut self.events);
+    }
 }
 
 fn acquire(session: u64, number: u64, lock: &str) -> Command<'_> {

@@ -153,7 +153,7 @@ fn ensure(holds: bool, broken: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedup::Answers;
+    use crate::dedup::{Answers, Asked};
     use crate::lock::{Ticket, Waiter};
     use crate::testing::{A, B, busy_state};
     use crate::{Number, Reply, Stamp, Token};
@@ -188,19 +188,12 @@ mod tests {
         (keep_an_answer_below_the_floor, "outside the window"),
         (|state| state.is_silent = true, "in the silence"),
         (hold_exclusively_twice, "isn't alone"),
-        (|state| lock(state, "pool").hold_mut(POOL).unwrap().mode = TOO_MANY, "impossible permits"),
-        (
-            |state| lock(state, "pool").hold_mut(POOL).unwrap().mode = ONE,
-            "permits are miscounted",
-        ),
+        (take_more_than_there_is, "impossible permits"),
+        (share_and_take_permits, "different families"),
         (take_what_is_waited_for, "could go in, but waits"),
         (|state| lock(state, "printer").queue(Ticket(1), stranger()), "another family"),
     ];
 
-    /// The permits of `pool`, and the later of the holds of `shared`.
-    const POOL: Token = Token(8);
-    const SHARED: Token = Token(7);
-    const TOO_MANY: Mode = Mode::Permits { take: 4, of: 3 };
     const ONE: Mode = Mode::Permits { take: 1, of: 3 };
 
     fn session(state: &mut StateMachine, id: SessionId) -> &mut Session {
@@ -212,12 +205,12 @@ mod tests {
     }
 
     fn answer_a_live_number(state: &mut StateMachine) {
-        session(state, A).answers.keep(Number(1), crate::dedup::Asked::Entry, Reply::Done);
+        session(state, A).answers.keep(Number(1), Asked::Entry, Reply::Done);
     }
 
     fn keep_an_answer_below_the_floor(state: &mut StateMachine) {
         let mut answers = Answers::new(Number(1));
-        answers.keep(Number(90_000), crate::dedup::Asked::Entry, Reply::Done);
+        answers.keep(Number(90_000), Asked::Entry, Reply::Done);
         session(state, A).answers = answers;
     }
 
@@ -227,6 +220,16 @@ mod tests {
         for token in tokens {
             lock(state, "shared").hold_mut(token).unwrap().mode = Mode::Exclusive;
         }
+    }
+
+    fn take_more_than_there_is(state: &mut StateMachine) {
+        let token = lock(state, "pool").holds().next().unwrap().token;
+        lock(state, "pool").hold_mut(token).unwrap().mode = Mode::Permits { take: 4, of: 3 };
+    }
+
+    fn share_and_take_permits(state: &mut StateMachine) {
+        let token = lock(state, "shared").holds().next_back().unwrap().token;
+        lock(state, "shared").hold_mut(token).unwrap().mode = ONE;
     }
 
     /// The holder goes without anybody being let in.

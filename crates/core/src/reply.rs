@@ -39,7 +39,8 @@ pub enum Refusal {
     WrongSecret,
     /// The number is below what the client said it has answers for. It was not executed now.
     TooOld,
-    /// The number was used for a different request, or the floor is above it: a fault in the client.
+    /// The number was used for a different request, is 0, is named by its own request, or lies
+    /// below the floor given with it: a fault in the client.
     NumberReused,
     /// The acquire was cancelled before it arrived.
     AlreadyCancelled,

@@ -10,8 +10,8 @@
 //! session a opens [secret=1] [ttl=10000] [host=… user=… program=… purpose=… labels=COUNT]
 //! session a ends [closed|expired|revoked|forced|rebooted]
 //! session a is revoked
-//! a#1 acquires NAME [shared|permits=2/5] [nowait] [for=…] [floor=1]     without #1: the next number
-//! a acquires NAME …
+//! a#1 acquires NAME [shared|permits=2/5] [nowait] [for=…] [floor=1]
+//! a acquires NAME …                        as every request: without #1, the next number
 //! a#2 reenters NAME token=1
 //! a#2 releases 1
 //! a#2 cancels 1
