@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use lockkeeper_core::{
-    Command, Event, Mode, Number, OwnerRef, Request, Secret, SessionId, Stamp, StateMachine,
+    Command, EndReason, Event, Mode, Number, OwnerRef, Request, Secret, SessionId, Stamp,
+    StateMachine,
 };
 
 fn main() {
@@ -30,6 +31,10 @@ fn measure_size(label: &str, step: u64) {
     }
     let bytes = BYTES.load(Relaxed) - before;
     println!("{label}: {} bytes a held lock", bytes / LOCK_COUNT as usize);
+
+    let began = Instant::now();
+    let page = bench.machine.locks("bench/", Some("bench/hold/lock-005"), 100);
+    println!("  a page of {} locks: {:?}", page.len(), began.elapsed());
 
     let began = Instant::now();
     let frozen = bench.machine.clone();
@@ -51,6 +56,11 @@ fn measure_size(label: &str, step: u64) {
     let began = Instant::now();
     StateMachine::read_snapshot(&mut &snapshot[..]).unwrap();
     println!("  reading and checking it: {:?}", began.elapsed());
+
+    let began = Instant::now();
+    let session = SessionId(0);
+    bench.apply(&Command::EndSession { session, reason: EndReason::Expired });
+    println!("  ending a session with 1,100 locks: {:?}", began.elapsed());
 }
 
 /// A million pairs on names of their own, beside 100,000 held locks.

@@ -1,4 +1,7 @@
 //! What happened, for subscribers, watchers and the operator's log. Events are not state.
+//!
+//! A hold that was entered again has several numbers. An event names it by the lowest that is
+//! left, and its token names it in any case.
 
 use crate::{EndReason, LockName, Mode, Number, SessionId, Token};
 

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 /// fills the memory.
 pub const LOCK_NAME_BYTES_MAX: usize = 1_024;
 
-/// Places in one lock's queue. Each is about 100 bytes, and a queue must end within one entry.
+/// Places in one lock's queue. Each is about 200 bytes, and a whole queue (of readers) may be
+/// let in by one entry, which must apply in less than an election timeout.
 pub const WAITERS_PER_LOCK_MAX: usize = 100_000;
 
-/// Simultaneous holds of one lock (readers, or takers of permits). Same reason as the queue's.
+/// Simultaneous holds of one lock (readers, or takers of permits), for the same reason.
 pub const HOLDS_PER_LOCK_MAX: usize = 100_000;
 
 /// Locks and places of one session. Ending a session is one log entry, which must apply in less

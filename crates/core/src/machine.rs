@@ -65,8 +65,7 @@ impl StateMachine {
     pub fn apply(&mut self, at: Stamp, command: &Command<'_>, events: &mut Vec<Event>) -> Reply {
         self.revision.0 += 1;
         self.stamp = self.stamp.max(at);
-        let mut entry = Entry { at: self.stamp, events, has_granted: false };
-        let entry = &mut entry;
+        let entry = &mut Entry { at: self.stamp, events, has_granted: false };
         let outcome = match *command {
             Command::Request { session, number, floor, ref request } => {
                 self.request(session, number, floor, request, entry)
@@ -125,8 +124,9 @@ impl StateMachine {
                 self.acquire(&acquire, entry)
             }
             Request::Reenter { lock, token } => self.reenter(session, number, lock, token),
-            Request::Release { acquire } if acquire == number => Err(Refusal::NumberReused),
-            Request::Cancel { acquire } if acquire == number => Err(Refusal::NumberReused),
+            Request::Release { acquire } | Request::Cancel { acquire } if acquire == number => {
+                Err(Refusal::NumberReused)
+            }
             Request::Release { acquire } => self.release(session, acquire, entry),
             Request::Cancel { acquire } => self.cancel(session, acquire, entry),
         };

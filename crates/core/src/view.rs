@@ -188,7 +188,7 @@ pub struct HoldView {
     pub lock: LockName,
     /// Who holds it.
     pub session: SessionId,
-    /// The number of the first acquire that made it.
+    /// The lowest of its handles' numbers: that of its acquire, until that handle is released.
     pub number: Number,
     /// The fencing token.
     pub token: Token,
