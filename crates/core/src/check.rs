@@ -1,7 +1,5 @@
 //! The invariants of the state, all in one place.
 
-use std::sync::Arc;
-
 use crate::lock::Lock;
 use crate::session::Session;
 use crate::{
@@ -86,7 +84,7 @@ impl StateMachine {
         ensure(self.is_silent || !has_room, "the head of the line could go in, but waits")
     }
 
-    fn check_session(&self, id: SessionId, session: &Arc<Session>) -> Result<(), String> {
+    fn check_session(&self, id: SessionId, session: &Session) -> Result<(), String> {
         ensure(self.sessions.get(&id).is_some(), "it is in the wrong shard")?;
         ensure(session.item_count() <= ITEMS_PER_SESSION_MAX, "more items than allowed")?;
         ensure(session.opened <= self.stamp, "it was opened after the newest stamp")?;
@@ -179,8 +177,8 @@ mod tests {
         (|state| state.stamp = Stamp(0), "after the newest stamp"),
         (|state| drop(state.sessions.remove(&A)), "held by nobody alive"),
         (|state| drop(state.locks.remove("shared")), "has no hold"),
-        (|state| drop(state.locks.insert("empty".into(), Box::default())), "nobody holds it"),
-        (|state| drop(state.locks.insert("a//b".into(), Box::default())), "the name is none"),
+        (|state| _ = state.locks.insert("empty".into(), Lock::default()), "nobody holds it"),
+        (|state| _ = state.locks.insert("a//b".into(), Lock::default()), "the name is none"),
         (|state| session(state, A).revoked_hold_count += 1, "revoked holds are miscounted"),
         (|state| drop(session(state, A).handles.remove(&Number(1))), "a handle of its hold"),
         (|state| drop(session(state, B).places.remove(&Number(1))), "doesn't know its place"),
@@ -197,7 +195,7 @@ mod tests {
     const ONE: Mode = Mode::Permits { take: 1, of: 3 };
 
     fn session(state: &mut StateMachine, id: SessionId) -> &mut Session {
-        Arc::make_mut(state.sessions.get_mut(&id).unwrap())
+        state.sessions.get_mut(&id).unwrap()
     }
 
     fn lock<'a>(state: &'a mut StateMachine, name: &str) -> &'a mut Lock {

@@ -14,7 +14,7 @@ pub enum Reply {
         /// The fencing token.
         token: Token,
     },
-    /// The request waits; an [`Event::Granted`] will tell.
+    /// The request waits; an [`Event::Granted`](crate::Event::Granted) will tell.
     Queued {
         /// 1 for the next in line.
         place: u32,

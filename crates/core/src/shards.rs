@@ -1,8 +1,9 @@
 //! An ordered map in copy-on-write shards: cloning it freezes it.
 //!
 //! A clone shares every shard with its original. The first write to a shard after that copies this
-//! one shard and leaves the clone as it was, so that a thread can walk a frozen state for as long
-//! as it likes while commands go on being applied.
+//! one shard, without the values in it, and the one value that is written; the clone stays as it
+//! was. So a thread can walk a frozen state for as long as it likes while commands go on being
+//! applied, and none of them pays for more than a shard.
 //!
 //! The shard of a key is a fixed function of the key. Nothing that shows depends on the order of
 //! insertion, the machine, or the run.
@@ -18,7 +19,7 @@ use crate::{LockName, SessionId};
 /// A map of `N` shards (a power of two).
 #[derive(Clone, Debug)]
 pub(crate) struct Shards<K, V, const N: usize> {
-    shards: Vec<Arc<BTreeMap<K, V>>>,
+    shards: Vec<Arc<BTreeMap<K, Arc<V>>>>,
     len: usize,
 }
 
@@ -28,17 +29,19 @@ impl<K: ShardKey, V: Clone, const N: usize> Shards<K, V, N> {
     }
 
     pub(crate) fn get(&self, key: &K::Lookup) -> Option<&V> {
-        self.shards[Self::index(key)].get(key)
+        self.shards[Self::index(key)].get(key).map(|value| &**value)
     }
 
     /// Also returns the key as it is stored, for sharing.
     pub(crate) fn get_key_value(&self, key: &K::Lookup) -> Option<(&K, &V)> {
-        self.shards[Self::index(key)].get_key_value(key)
+        let found = self.shards[Self::index(key)].get_key_value(key);
+        found.map(|(key, value)| (key, &**value))
     }
 
-    /// The value of `key`, to be changed: copies the key's shard if a clone still shares it.
+    /// The value of `key`, to be changed: copies it, and its shard, if a clone still shares them.
     pub(crate) fn get_mut(&mut self, key: &K::Lookup) -> Option<&mut V> {
-        Arc::make_mut(&mut self.shards[Self::index(key)]).get_mut(key)
+        let shard = Arc::make_mut(&mut self.shards[Self::index(key)]);
+        shard.get_mut(key).map(Arc::make_mut)
     }
 
     /// The value of `key`, to be changed; the default one if there was none.
@@ -47,21 +50,22 @@ impl<K: ShardKey, V: Clone, const N: usize> Shards<K, V, N> {
         V: Default,
     {
         let shard = Arc::make_mut(&mut self.shards[Self::index(key.borrow())]);
-        shard.entry(key).or_insert_with(|| {
+        Arc::make_mut(shard.entry(key).or_insert_with(|| {
             self.len += 1;
-            V::default()
-        })
+            Arc::default()
+        }))
     }
 
-    /// Puts `value` at `key` and returns what was there.
-    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+    /// Puts `value` at `key`. Whether there was none before; otherwise it is replaced.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> bool {
         let shard = Arc::make_mut(&mut self.shards[Self::index(key.borrow())]);
-        let old = shard.insert(key, value);
-        self.len += usize::from(old.is_none());
-        old
+        let is_new = shard.insert(key, Arc::new(value)).is_none();
+        self.len += usize::from(is_new);
+        is_new
     }
 
-    pub(crate) fn remove(&mut self, key: &K::Lookup) -> Option<V> {
+    /// Takes `key` out. Its value may still be shared with a clone.
+    pub(crate) fn remove(&mut self, key: &K::Lookup) -> Option<Arc<V>> {
         let old = Arc::make_mut(&mut self.shards[Self::index(key)]).remove(key);
         self.len -= usize::from(old.is_some());
         old
@@ -69,7 +73,7 @@ impl<K: ShardKey, V: Clone, const N: usize> Shards<K, V, N> {
 
     /// Everything, shard by shard: always in the same order, but not in that of the keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.shards.iter().flat_map(|shard| shard.iter())
+        self.shards.iter().flat_map(|shard| shard.iter().map(|(key, value)| (key, &**value)))
     }
 
     /// Everything from `start` on, in the order of the keys.
@@ -111,7 +115,8 @@ pub(crate) trait ShardKey: Ord + Clone + Borrow<Self::Lookup> {
     /// The borrowed form of the key.
     type Lookup: Ord + ?Sized;
 
-    /// A hash of which the top bits are used. The same on every machine; part of no format.
+    /// A hash of which the top bits are used. The same on every machine. Snapshots are written in
+    /// the order that it makes, but read in any: it may change with a version.
     fn spread(key: &Self::Lookup) -> u64;
 }
 
@@ -146,7 +151,7 @@ impl ShardKey for SessionId {
 /// What is left of a map, in the order of its keys: a merge of the shards' tails.
 pub(crate) struct Ordered<'a, K, V> {
     heads: BinaryHeap<Reverse<Head<'a, K, V>>>,
-    tails: Vec<btree_map::Range<'a, K, V>>,
+    tails: Vec<btree_map::Range<'a, K, Arc<V>>>,
 }
 
 impl<'a, K: Ord, V> Iterator for Ordered<'a, K, V> {
@@ -157,14 +162,14 @@ impl<'a, K: Ord, V> Iterator for Ordered<'a, K, V> {
         if let Some((key, value)) = self.tails[index].next() {
             self.heads.push(Reverse(Head { key, value, index }));
         }
-        Some((key, value))
+        Some((key, &**value))
     }
 }
 
 /// The next item of one shard. Ordered by key alone: no two shards have the same.
 struct Head<'a, K, V> {
     key: &'a K,
-    value: &'a V,
+    value: &'a Arc<V>,
     index: usize,
 }
 

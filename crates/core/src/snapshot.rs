@@ -20,7 +20,6 @@
 //! layer would notice most damage, but not a flipped bit in an owner's name.
 
 use std::io::{self, Read, Write};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -247,7 +246,7 @@ struct Reader {
     state: StateMachine,
     has_head: bool,
     /// The lock that the next holds and waiters belong to.
-    lock: Option<(LockName, Box<Lock>)>,
+    lock: Option<(LockName, Lock)>,
     /// The hold that the next handles belong to.
     hold: Option<(SessionId, Token)>,
     /// The session that the next answers belong to.
@@ -288,9 +287,10 @@ impl Reader {
         session.is_revoked = is_revoked;
         session.answers = Answers::new(floor);
         self.session = Some(id);
-        match self.state.sessions.insert(id, Arc::new(session)) {
-            None => Ok(()),
-            Some(_) => Err(format!("session {id} is there twice")),
+        if self.state.sessions.insert(id, session) {
+            Ok(())
+        } else {
+            Err(format!("session {id} is there twice"))
         }
     }
 
@@ -304,15 +304,16 @@ impl Reader {
 
     fn add_lock(&mut self, name: &str) -> Result<(), String> {
         self.end_lock()?;
-        self.lock = Some((name.into(), Box::default()));
+        self.lock = Some((name.into(), Lock::default()));
         Ok(())
     }
 
     fn end_lock(&mut self) -> Result<(), String> {
         let Some((name, lock)) = self.lock.take() else { return Ok(()) };
-        match self.state.locks.insert(name, lock) {
-            None => Ok(()),
-            Some(_) => Err("a lock is there twice".to_owned()),
+        if self.state.locks.insert(name, lock) {
+            Ok(())
+        } else {
+            Err("a lock is there twice".to_owned())
         }
     }
 
@@ -356,7 +357,7 @@ impl Reader {
     }
 
     fn session_mut(&mut self, id: SessionId) -> Result<&mut Session, String> {
-        let session = self.state.sessions.get_mut(&id).map(Arc::make_mut);
+        let session = self.state.sessions.get_mut(&id);
         session.ok_or_else(|| format!("session {id} is named but not there"))
     }
 

@@ -45,8 +45,8 @@ impl StateMachine {
     /// Locks in use whose name starts with `prefix`, in order of name, after the name `after`, at
     /// most `count_max`; with the first holder and no waiters listed.
     ///
-    /// Costs some 4,096 searches for where to begin (a millisecond), and then little for each lock
-    /// returned: the locks outside the page are not walked.
+    /// Costs some 4,096 searches for where to begin (5 ms with a million locks), and then little
+    /// for each lock returned: the locks outside the page are not walked.
     #[must_use]
     pub fn locks(&self, prefix: &str, after: Option<&str>, count_max: usize) -> Vec<LockView> {
         let start = match after {
