@@ -31,6 +31,8 @@ mod shared;
 mod writer;
 
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::io;

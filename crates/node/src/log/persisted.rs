@@ -2,6 +2,11 @@
 //!
 //! Opening the log plays what it reads, and the log thread plays what it has just made durable, so
 //! the two can't come to differ. Bodies of entries stay on disk; only their places are kept.
+//!
+//! The first segment there is may begin in the middle of things: what it and later ones say of
+//! entries that stood in segments given up refers to nothing. So until the last record is played
+//! there may be a gap between what is given up and the oldest entry; whoever has played
+//! everything compares [`Persisted::first`] with [`Persisted::lowest`].
 
 use std::collections::VecDeque;
 
@@ -46,7 +51,7 @@ pub(super) struct Persisted {
     pub committed: Option<(u64, Bytes)>,
     /// The newest index given up, and the adapter's word for it.
     pub purged: Option<(u64, Bytes)>,
-    /// Whether any entry, truncation or purge was met: until then any index may be the first.
+    /// Whether any entry or truncation was met: until then any index may be the first.
     started: bool,
     /// The index of `places[0]`, or of the next entry while there is none.
     first: u64,
@@ -66,7 +71,8 @@ impl Persisted {
                 }
             }
             Kind::Entry => {
-                if self.started && index != self.next() {
+                let fits = if self.started { index == self.next() } else { index >= self.lowest() };
+                if !fits {
                     return Err(format!("entry {index} follows where {} should", self.next()));
                 }
                 if self.places.is_empty() {
@@ -77,12 +83,9 @@ impl Persisted {
                 self.places.push_back(place);
             }
             Kind::Truncate => {
-                if self.started && !(self.first..=self.next()).contains(&index) {
-                    return Err(format!(
-                        "entries from {index} on are cut off, but the log has {} to {}",
-                        self.first,
-                        self.next()
-                    ));
+                let (lowest, next) = (self.lowest(), self.next());
+                if index < lowest || (self.started && index > next) {
+                    return Err(format!("entries from {index} on are void, of {lowest} to {next}"));
                 }
                 self.truncate(index);
             }
@@ -94,9 +97,14 @@ impl Persisted {
         Ok(())
     }
 
-    /// Whether any entry, truncation or purge was met.
+    /// Whether the index of the next entry is certain.
     pub(super) fn started(&self) -> bool {
-        self.started
+        self.started || self.purged.is_some()
+    }
+
+    /// The lowest index that is not given up.
+    pub(super) fn lowest(&self) -> u64 {
+        self.purged.as_ref().map_or(0, |(index, _)| index.saturating_add(1))
     }
 
     /// The index of the oldest entry, or of the next one while there is none.
@@ -127,25 +135,24 @@ impl Persisted {
     }
 
     fn truncate(&mut self, from: u64) {
-        if !self.started {
-            self.first = from;
-        }
-        self.started = true;
         while self.next() > from {
             let Some(place) = self.places.pop_back() else { break };
             self.live_bytes -= u64::from(place.bytes);
         }
+        if self.places.is_empty() {
+            self.first = from;
+        }
+        self.started = true;
     }
 
     fn purge(&mut self, up_to: u64) {
-        self.started = true;
         while self.first <= up_to {
-            self.first += 1;
             let Some(place) = self.places.pop_front() else {
                 // A snapshot reaches beyond the log: the next entry follows the snapshot.
                 self.first = up_to.saturating_add(1);
                 break;
             };
+            self.first += 1;
             self.live_bytes -= u64::from(place.bytes);
         }
     }

@@ -261,9 +261,8 @@ impl Chain {
             let detail = "the log goes on here from segments given up, but the first batch is bad";
             return Err(corrupted(segment, offset, detail));
         }
-        let wanted = persisted.purged.as_ref().map_or(0, |(index, _)| index + 1);
-        if first > 1 && persisted.first() > wanted {
-            let found = persisted.first();
+        let (wanted, found) = (persisted.lowest(), persisted.first());
+        if first > 1 && found > wanted {
             let detail = format!("entries from {wanted} to before {found} are missing");
             return Err(corrupted(segment, offset, &detail));
         }
