@@ -118,7 +118,7 @@ impl Disk for SystemDisk {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made?,
         }
-        self.sync_dir(parent.unwrap_or(Path::new(".")))
+        self.sync_dir(parent.unwrap_or_else(|| Path::new(".")))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -77,6 +77,8 @@ pub(super) enum Kind {
     Truncate,
     /// Entries up to and with `index` are given up, being in a snapshot.
     Purge,
+    /// Nothing. The log was closed in good order, and this vouches for the batch before it.
+    Closed,
 }
 
 impl Kind {
@@ -87,6 +89,7 @@ impl Kind {
             3 => Self::Committed,
             4 => Self::Truncate,
             5 => Self::Purge,
+            6 => Self::Closed,
             _ => return None,
         })
     }
@@ -98,6 +101,7 @@ impl Kind {
             Self::Committed => 3,
             Self::Truncate => 4,
             Self::Purge => 5,
+            Self::Closed => 6,
         }
     }
 }
@@ -107,7 +111,7 @@ impl Kind {
 pub(super) struct Header {
     /// What the record is about.
     pub kind: Kind,
-    /// The entry's index, or the one that the kind speaks of; 0 for a vote.
+    /// The entry's index, or the one that the kind speaks of; 0 if it speaks of none.
     pub index: u64,
     /// The epoch of its segment.
     pub epoch: u64,

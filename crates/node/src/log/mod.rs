@@ -10,8 +10,8 @@
 //! - **Durability.** A callback with `Ok` comes after an fdatasync that covers its change and all
 //!   before it. What waits while one fdatasync runs shares the next one; there is no timer.
 //! - **Honesty.** What was made durable is there at the next start, or the start is refused with a
-//!   [`Fault`] that says where the damage is. The exception is the newest batch, which nothing
-//!   behind it can vouch for: damage to it looks like a crash. See `recovery.rs`.
+//!   [`Fault`] that says where the damage is. The exception is the newest batch of a log that was
+//!   not closed, which nothing behind it can vouch for: damage to it looks like a crash.
 //! - **Finality.** The first failed write or fdatasync is the last one. Everything from there on is
 //!   answered with the same [`Fault`].
 //!
@@ -255,7 +255,7 @@ impl Log {
     pub(crate) fn read(&self, range: Range<u64>, bytes_max: usize) -> io::Result<Vec<LogEntry>> {
         let state = self.inner.shared.lock();
         let found = state.find(range, bytes_max);
-        let mut runs: Vec<(Arc<Segment>, &[(u64, Place)])> = Vec::new();
+        let mut runs = Vec::new();
         for run in found.places.chunk_by(|(_, before), (_, after)| before.meets(after)) {
             let segment = state.segment(run[0].1.segment);
             runs.push((segment.ok_or_else(|| io::Error::other("its segment is gone"))?, run));

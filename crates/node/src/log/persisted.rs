@@ -51,6 +51,8 @@ pub(super) struct Persisted {
     pub committed: Option<(u64, Bytes)>,
     /// The newest index given up, and the adapter's word for it.
     pub purged: Option<(u64, Bytes)>,
+    /// Whether the last record says that the log was closed in good order.
+    pub closed: bool,
     /// Whether any entry or truncation was met: until then any index may be the first.
     started: bool,
     /// The index of `places[0]`, or of the next entry while there is none.
@@ -63,7 +65,9 @@ impl Persisted {
     /// Plays one record. The error says how it contradicts those before it.
     pub(super) fn play(&mut self, record: Record) -> Result<(), String> {
         let Record { kind, index, place, body } = record;
+        self.closed = kind == Kind::Closed;
         match kind {
+            Kind::Closed => {}
             Kind::Vote => self.vote = Some(body),
             Kind::Committed => {
                 if self.committed.as_ref().is_none_or(|(newest, _)| *newest <= index) {

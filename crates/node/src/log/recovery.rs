@@ -36,6 +36,9 @@ use crate::{Disk, DiskFile, Fault};
 /// besides the places of entries.
 const WINDOW_BYTES: usize = 1 << 20;
 
+/// How much is compared with zeros at once in the search behind the end, in bytes.
+static BLANK: [u8; 4 << 10] = [0; 4 << 10];
+
 /// What was found.
 pub(super) struct Recovery {
     /// The outcome of all whole batches.
@@ -218,30 +221,37 @@ impl Chain {
 
     /// Looks for intact headers behind `end`, and returns where the last one ends.
     fn look_behind(&mut self, window: &mut Window<'_>, end: u64) -> Result<u64, Fault> {
-        let Segment { header: SegmentHeader { number, epoch, .. }, path, .. } = window.segment;
+        let segment = window.segment;
         let mut leftovers = end;
         let mut offset = end;
-        while let Some(bytes) = window.rest(offset)? {
-            let starts = (bytes.len() - RECORD_HEADER_BYTES) / ALIGNMENT + 1;
-            for position in (0..starts).map(|start| start * ALIGNMENT) {
-                let bytes = &bytes[position..];
-                if !Header::may_begin(bytes, *epoch) {
-                    continue;
-                }
-                let Some(header) = Header::decode(bytes) else { continue };
-                let at = offset + position as u64;
-                leftovers = at + RECORD_HEADER_BYTES as u64;
-                let is_torn =
-                    header.batch == self.batch + 1 && *self.torn.get_or_insert(*number) == *number;
-                if !is_torn && self.witness.is_none() {
-                    let (batch, path) = (header.batch, path.display());
-                    self.witness =
-                        Some(format!("a record of batch {batch} at offset {at} of {path}"));
+        while let Some(stretch) = window.up_to(offset, BLANK.len())? {
+            let starts = (stretch.len() - RECORD_HEADER_BYTES) / ALIGNMENT + 1;
+            // Most of what there is was made ahead and never written to.
+            let is_blank = stretch == &BLANK[..stretch.len()];
+            for start in (0..starts).filter(|_| !is_blank).map(|start| start * ALIGNMENT) {
+                let header = &stretch[start..];
+                if Header::may_begin(header, segment.header.epoch)
+                    && let Some(header) = Header::decode(header)
+                {
+                    let at = offset + start as u64;
+                    leftovers = at + RECORD_HEADER_BYTES as u64;
+                    self.found_behind(segment, at, header.batch);
                 }
             }
             offset += (starts * ALIGNMENT) as u64;
         }
         Ok(leftovers)
+    }
+
+    /// Judges an intact header behind the last whole batch: it belongs to the batch that a crash
+    /// interrupted, or it shows that there is more to it.
+    fn found_behind(&mut self, segment: &Segment, offset: u64, batch: u64) {
+        let number = segment.header.number;
+        let is_torn = batch == self.batch + 1 && *self.torn.get_or_insert(number) == number;
+        if !is_torn && self.witness.is_none() {
+            let path = segment.path.display();
+            self.witness = Some(format!("a record of batch {batch} at offset {offset} of {path}"));
+        }
     }
 
     /// Checks that the end is an honest one. `segment` is where the last whole batch is, which ends
@@ -340,10 +350,10 @@ impl<'a> Window<'a> {
         Ok(Some(&self.bytes[from..from + count]))
     }
 
-    /// Some of what is left from `offset` on, at least a header's bytes; `None` if it is less.
-    fn rest(&mut self, offset: u64) -> Result<Option<&[u8]>, Fault> {
-        let left = self.file_bytes.saturating_sub(offset).min(WINDOW_BYTES as u64);
-        self.at(offset, (left as usize).max(RECORD_HEADER_BYTES))
+    /// Up to `count` bytes at `offset`; `None` if what is left is shorter than a header.
+    fn up_to(&mut self, offset: u64, count: usize) -> Result<Option<&[u8]>, Fault> {
+        let left = self.file_bytes.saturating_sub(offset).min(count as u64);
+        self.at(offset, RECORD_HEADER_BYTES.max(left as usize))
     }
 }
 

@@ -12,6 +12,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +43,14 @@ pub(super) struct Work {
     pub number: u64,
     pub change: Change,
     pub done: Done,
+}
+
+/// What comes with the work that was taken.
+pub(super) struct Taken {
+    /// What is committed, of all that was asked for before and with the work.
+    pub note: Option<(u64, Bytes)>,
+    /// Why nothing may be written.
+    pub fault: Option<Fault>,
 }
 
 /// Everything shared.
@@ -163,21 +172,18 @@ impl Shared {
         self.state.lock().note = Some((index, body));
     }
 
-    /// Waits for work and takes all there is, with the note that belongs behind it. `None` when the
-    /// log is closed and nothing is left; a last note is then in the second place.
-    pub(super) fn take_work(
-        &self,
-        work: &mut VecDeque<Work>,
-    ) -> (bool, Option<(u64, Bytes)>, Option<Fault>) {
+    /// Waits for work and takes all there is. `None` once the log is closed and nothing is left.
+    pub(super) fn take_work(&self, work: &mut VecDeque<Work>) -> Option<Taken> {
         let mut state = self.state.lock();
         while state.work.is_empty() && !state.closing {
             self.work_came.wait(&mut state);
         }
-        std::mem::swap(&mut state.work, work);
+        mem::swap(&mut state.work, work);
         // A note may run ahead of the entries (a snapshot is installed): it waits for them.
         let next = state.memory.next;
         let note = state.note.take_if(|(index, _)| *index < next);
-        (!work.is_empty(), note, state.fault.clone())
+        let fault = state.fault.clone();
+        (!work.is_empty()).then_some(Taken { note, fault })
     }
 
     /// Lets the thread end once it has done what waits.

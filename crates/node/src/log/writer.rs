@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::format::{self, BODY_BYTES_MAX, Kind, SEGMENT_HEADER_BYTES};
 use super::persisted::{Place, Record};
 use super::segment::{MakerThread, Segment, disk_fault};
-use super::shared::{Change, Done, Shared, Work};
+use super::shared::{Change, Done, Shared, Taken, Work};
 use crate::{Clock, Disk, Fault};
 
 /// Bytes after which a batch is written although more waits: bounds the buffer, and how long the
@@ -80,8 +80,7 @@ impl Writer {
     /// Works until the log is closed and nothing is left.
     pub(super) fn run(mut self) {
         let mut work = VecDeque::new();
-        loop {
-            let (is_open, note, fault) = self.shared.take_work(&mut work);
+        while let Some(Taken { note, fault }) = self.shared.take_work(&mut work) {
             let outcome = match fault {
                 None => self.write_all(&mut work, note),
                 Some(fault) => Err(fault),
@@ -89,10 +88,8 @@ impl Writer {
             if let Err(fault) = outcome {
                 self.give_up(&mut work, fault);
             }
-            if !is_open {
-                break;
-            }
         }
+        self.vouch();
         self.maker.join();
     }
 
@@ -259,6 +256,21 @@ impl Writer {
         // A disk that can't say how full it is stays as full as it was; a write will tell.
         if let Ok(bytes) = self.disk.free_bytes(directory) {
             self.shared.free_bytes.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the log with a batch that says nothing: damage to the one before it can be told from a
+    /// crash from now on.
+    fn vouch(&mut self) {
+        let state = self.shared.lock();
+        let is_needed = state.fault.is_none() && !state.persisted.closed;
+        drop(state);
+        if !is_needed {
+            return;
+        }
+        let outcome = self.put(Kind::Closed, 0, &Bytes::new()).and_then(|()| self.flush());
+        if let Err(fault) = outcome {
+            self.shared.poison(fault);
         }
     }
 

@@ -141,6 +141,11 @@ struct Model {
     serial: u64,
 }
 
+/// So many 256ths of the entries.
+fn share_of(contents: &Contents, share: u8) -> u64 {
+    (contents.entries.len() as u64 * u64::from(share)) >> 8
+}
+
 /// How many steps of the history, and operations of the disk, there were when a change was called
 /// back.
 type Acknowledged = Arc<Mutex<Vec<(usize, usize)>>>;
@@ -174,7 +179,7 @@ impl Model {
                 log.save_vote(vote, self.done(disk, heard));
             }
             Step::Truncate(share) => {
-                let kept = now.first + (now.entries.len() as u64 * u64::from(share) >> 8);
+                let kept = now.first + share_of(&now, share);
                 let from = kept.max(self.committed).min(now.next());
                 if let Some(newest) = from.checked_sub(1) {
                     self.push(|contents| contents.entries.truncate((from - now.first) as usize));
@@ -183,7 +188,7 @@ impl Model {
             }
             Step::Purge(share) => {
                 let beyond = if share == 255 { 7 } else { 0 };
-                let count = (now.entries.len() as u64 * u64::from(share) >> 8) + beyond;
+                let count = share_of(&now, share) + beyond;
                 if let Some(up_to) = (now.first + count).checked_sub(1) {
                     let marker = Bytes::from(format!("purge {}", self.serial));
                     self.push(|contents| {
@@ -195,7 +200,7 @@ impl Model {
                 }
             }
             Step::Commit(share) => {
-                let index = now.first + (now.entries.len() as u64 * u64::from(share) >> 8);
+                let index = now.first + share_of(&now, share);
                 if index < now.next() {
                     self.committed = self.committed.max(index + 1);
                     log.note_committed(index, Bytes::from(index.to_string()));
