@@ -220,3 +220,71 @@ fn peer_stream(stream: TcpStream) -> io::Result<Box<dyn PeerStream>> {
     stream.set_nodelay(true)?;
     Ok(Box::new(stream))
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_held_by_one_and_let_go_with_it() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("a/b");
+        let lock = DirectoryLock::take(&directory).unwrap();
+        let refused = DirectoryLock::take(&directory).unwrap_err();
+        assert!(matches!(&refused, StartError::InUse(path) if path.ends_with("a/b")), "{refused}");
+        drop(lock);
+        DirectoryLock::take(&directory).unwrap();
+    }
+
+    #[test]
+    fn the_disk_keeps_what_is_written_and_reads_short_only_at_the_end() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("deep/down");
+        let disk = SystemDisk;
+        assert_eq!(disk.list(&directory).unwrap(), Vec::<PathBuf>::new());
+        disk.create_dir(&directory).unwrap();
+        disk.create_dir(&directory).unwrap();
+        let (old, new) = (directory.join("b"), directory.join("a"));
+        assert!(disk.open(&old, false).is_err(), "it isn't there yet");
+        let file = disk.open(&old, true).unwrap();
+        file.write_all_at(b"0123456789", 5).unwrap();
+        file.sync_data().unwrap();
+        disk.open(&new, true).unwrap();
+        disk.rename(&old, &new).unwrap();
+        disk.sync_dir(&directory).unwrap();
+        assert_eq!(disk.list(&directory).unwrap(), [new.clone()]);
+
+        let mut buffer = [0xff; 8];
+        assert_eq!(file.read_at(&mut buffer, 10).unwrap(), 5);
+        assert_eq!(&buffer[..5], b"56789");
+        file.set_len(3).unwrap();
+        assert_eq!((file.len().unwrap(), file.read_at(&mut buffer, 3).unwrap()), (3, 0));
+        disk.remove(&new).unwrap();
+        assert!(disk.free_bytes(&directory).unwrap() > 0);
+    }
+
+    #[tokio::test]
+    async fn peers_reach_each_other() {
+        let world = Environment::system();
+        let mut listener = world.transport.listen("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address();
+        let mut out = world.transport.connect(&address).await.unwrap();
+        let (mut incoming, _) = listener.accept().await.unwrap();
+        out.write_all(b"hello").await.unwrap();
+        let mut buffer = [0; 5];
+        incoming.read_exact(&mut buffer).await.unwrap();
+        assert_eq!(&buffer, b"hello");
+        assert!(world.transport.listen(&address).await.is_err(), "the port is in use");
+    }
+
+    #[test]
+    fn the_clock_goes_on_and_chance_is_not_constant() {
+        let world = Environment::system();
+        let before = world.clock.monotonic();
+        assert!(world.clock.monotonic() >= before);
+        assert!(world.clock.wall_ms() > 1_700_000_000_000, "it is after 2023");
+        assert_ne!(world.random.next_u64(), world.random.next_u64());
+    }
+}

@@ -215,3 +215,63 @@ fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     value.copy_from_slice(&bytes[offset..offset + 8]);
     u64::from_le_bytes(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What version 1 looks like, for ever: a change to these bytes is a new version.
+    #[test]
+    fn the_bytes_of_version_1() {
+        let mut buffer = Vec::new();
+        encode(&mut buffer, (Kind::Entry, 7), (0x0102_0304_0000_0005, 9), b"lock!");
+        end_batch(&mut buffer);
+        let hex: String = buffer.iter().map(|byte| format!("{byte:02x}")).collect();
+        let expected = [
+            "941e096a",         // checksum of the header
+            "05000000",         // bytes of the body
+            "0500000004030201", // epoch
+            "0900000000000000", // batch
+            "0700000000000000", // index
+            "980fabf8",         // checksum of body and padding
+            "01",               // kind: an entry
+            "01",               // the last of its batch
+            "0000",             // nothing
+            "6c6f636b21",       // body
+            "000000",           // padding
+        ];
+        assert_eq!(hex, expected.concat());
+
+        let header = SegmentHeader { number: 3, epoch: 5, bytes: 4_096 }.encode();
+        let hex: String = header[..32].iter().map(|byte| format!("{byte:02x}")).collect();
+        let expected = "016c6b2d6c6f670a030000000000000005000000000000000010000000000000";
+        assert_eq!(hex, expected);
+        assert!(header[32..508].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else_is() {
+        for kind in [Kind::Entry, Kind::Vote, Kind::Committed, Kind::Truncate, Kind::Purge] {
+            for body in [&b""[..], b"1", b"12345678", &[0xff; 100]] {
+                let mut record = Vec::new();
+                encode(&mut record, (kind, u64::MAX), (1, 2), body);
+                let header = Header::decode(&record).expect("just written");
+                assert_eq!((header.kind, header.index, header.batch), (kind, u64::MAX, 2));
+                assert!(header.owns(&record[RECORD_HEADER_BYTES..]) && !header.ends_batch);
+                assert_eq!(header.record_bytes(), record.len());
+                for short in 0..RECORD_HEADER_BYTES {
+                    assert_eq!(Header::decode(&record[..short]), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_limit_is_no_header_even_with_its_checksum() {
+        let mut record = Vec::new();
+        encode(&mut record, (Kind::Entry, 1), (1, 1), b"x");
+        record[4..8].copy_from_slice(&(BODY_BYTES_MAX as u32 + 1).to_le_bytes());
+        seal(&mut record[..RECORD_HEADER_BYTES]);
+        assert_eq!(Header::decode(&record), None);
+    }
+}

@@ -1,5 +1,8 @@
 //! Writes and syncs that fail, syncs that don't return, and disks that are full.
 
+use std::io::Write;
+use std::process::Command;
+
 use rustix::io::Errno;
 
 use super::super::testing::{Failure, Fate};
@@ -133,5 +136,54 @@ fn a_purge_makes_room_on_a_disk_that_was_too_full_for_another_segment() {
         append(&log, vec![entry(index, 333, "a")]).unwrap();
         wait(|done| log.purge(index.saturating_sub(3), Bytes::new(), done)).unwrap();
     }
+    log.close();
+}
+
+/// A file system of 8 MiB in memory, mounted for as long as this lives.
+struct SmallFileSystem(tempfile::TempDir);
+
+impl SmallFileSystem {
+    /// `None` where mounting isn't permitted.
+    fn mount() -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = ["-t", "tmpfs", "-o", "size=8m", "tmpfs"];
+        let output = Command::new("mount").args(options).arg(directory.path()).output();
+        output.is_ok_and(|output| output.status.success()).then(|| Self(directory))
+    }
+}
+
+impl Drop for SmallFileSystem {
+    fn drop(&mut self) {
+        // Should it fail, the directory can't be removed either, and says so.
+        let _ = Command::new("umount").arg(self.0.path()).output();
+    }
+}
+
+#[test]
+fn a_real_file_system_runs_full() {
+    let Some(small) = SmallFileSystem::mount() else {
+        let text = "mounting isn't permitted: only the disk in memory was filled, by another test";
+        writeln!(io::stderr(), "{text}").unwrap();
+        return;
+    };
+    let directory = small.0.path().join("log");
+    let options = LogOptions { segment_bytes: 1 << 20, cache_bytes: 1 << 20 };
+    let open = || Log::open(&directory, options, &Environment::system());
+    let (log, _) = open().unwrap();
+    let mut called_back = 0;
+    let fault = loop {
+        match append(&log, vec![entry(called_back, 5_000, "a")]) {
+            Ok(()) => called_back += 1,
+            Err(fault) => break fault,
+        }
+    };
+    assert!(fault.to_string().contains("No space left"), "{fault}");
+    assert!(log.stats().free_bytes < 2 << 20, "{}", log.stats().free_bytes);
+    log.close();
+
+    let (log, _) = open().unwrap();
+    let found = log.read(0..u64::MAX, usize::MAX).unwrap();
+    assert_eq!(found, entries(0..called_back, 5_000, "a"));
+    assert!(called_back > 1_200, "{called_back} entries of 5 KB in 8 MiB");
     log.close();
 }
