@@ -15,8 +15,8 @@
 //! - **Finality.** The first failed write or fdatasync is the last one. Everything from there on is
 //!   answered with the same [`Fault`].
 //!
-//! Not promised: that entries appended but not yet called back survive anything, that an fdatasync
-//! returns ([`LogStats::sync_age`] is for whoever watches it), or that the disk tells the truth
+//! Not promised: that entries appended but not yet called back survive anything, that the disk
+//! answers ([`LogStats::sync_age`] is for whoever watches it), or that the disk tells the truth
 //! about it. `docs/log-format.md` lists what is assumed.
 //!
 //! From the bottom up: [`format`] has the bytes, [`segment`] the files, [`persisted`] what records
@@ -114,11 +114,11 @@ impl LogState {
 /// How the disk is doing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogStats {
-    /// fdatasyncs of records since the start.
+    /// Batches written and synced since the start.
     pub syncs: u64,
-    /// The time that they took together.
+    /// The time that this took together.
     pub sync_time: Duration,
-    /// For how long the one under way has been; `None` while there is none.
+    /// For how long the log's thread has been waiting for the disk now; `None` while it isn't.
     pub sync_age: Option<Duration>,
     /// Bytes free on the disk, looked at each MiB or so of log.
     pub free_bytes: u64,
@@ -168,10 +168,13 @@ impl Log {
             maker.adopt_spare(spare).map_err(fault)?;
         }
         let mut segments = found.segments;
+        let segment = match segments.back() {
+            Some(newest) => Arc::clone(newest),
+            None => Arc::new(maker.make(1).map_err(fault)?),
+        };
         if segments.is_empty() {
-            segments.push_back(Arc::new(maker.make(1).map_err(fault)?));
+            segments.push_back(Arc::clone(&segment));
         }
-        let segment = Arc::clone(segments.back().expect("one was just put there"));
         let free_bytes = disk.free_bytes(directory).map_err(fault)?;
         let persisted = found.persisted;
         let recovered = Recovered {

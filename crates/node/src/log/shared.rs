@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::persisted::{Persisted, Place};
 use super::segment::Segment;
 use super::{LogEntry, LogState};
-use crate::Fault;
+use crate::{Fault, Monotonic};
 
 /// Told on the log's thread what became of a change.
 pub(super) type Done = Box<dyn FnOnce(Result<(), Fault>) + Send>;
@@ -61,12 +61,12 @@ pub(super) struct Shared {
     pub free_bytes: AtomicU64,
 }
 
-/// Counts of fdatasyncs; read by anybody at any time.
+/// Batches made durable, and the wait under way; read by anybody at any time.
 #[derive(Default)]
 pub(super) struct SyncCounters {
     pub count: AtomicU64,
     pub total_ns: AtomicU64,
-    /// When the one under way began, in nanoseconds of the clock; 0 while there is none.
+    /// When the wait for the disk began, in nanoseconds of the clock; 0 while there is none.
     pub began_ns: AtomicU64,
 }
 
@@ -353,15 +353,17 @@ impl Memory {
 }
 
 impl SyncCounters {
-    /// Notes that an fdatasync begins at `now_ns`.
-    pub(super) fn begin(&self, now_ns: u64) {
-        self.began_ns.store(now_ns.max(1), Ordering::Relaxed);
+    /// Notes that the log's thread waits for the disk from now on.
+    pub(super) fn begin(&self, now: Monotonic) {
+        self.began_ns.store(now.0.max(1), Ordering::Relaxed);
     }
 
-    /// Notes that it has ended.
-    pub(super) fn end(&self, now_ns: u64) {
+    /// Notes that it doesn't any more; `is_sync` if it was for a batch.
+    pub(super) fn end(&self, now: Monotonic, is_sync: bool) {
         let began_ns = self.began_ns.swap(0, Ordering::Relaxed);
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.total_ns.fetch_add(now_ns.saturating_sub(began_ns), Ordering::Relaxed);
+        if is_sync {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            self.total_ns.fetch_add(now.0.saturating_sub(began_ns), Ordering::Relaxed);
+        }
     }
 }

@@ -181,12 +181,12 @@ impl Writer {
 
     fn sync(&mut self) -> Result<(), Fault> {
         let Segment { file, path, .. } = &*self.segment;
+        self.shared.syncs.begin(self.clock.monotonic());
         file.write_all_at(&self.buffer, self.offset)
             .map_err(|error| disk_fault(path, "a write to", &error))?;
-        self.shared.syncs.begin(self.clock.monotonic().0);
-        let synced = file.sync_data();
-        self.shared.syncs.end(self.clock.monotonic().0);
-        synced.map_err(|error| disk_fault(path, "an fdatasync of", &error))
+        file.sync_data().map_err(|error| disk_fault(path, "an fdatasync of", &error))?;
+        self.shared.syncs.end(self.clock.monotonic(), true);
+        Ok(())
     }
 
     /// Lets readers and the next start of the log know what is durable now, and lets go of what
@@ -220,10 +220,12 @@ impl Writer {
     /// Goes on in the next segment, which first repeats what must outlive the ones before it.
     fn go_to_next_segment(&mut self) -> Result<(), Fault> {
         let number = self.segment.header.number + 1;
+        self.shared.syncs.begin(self.clock.monotonic());
         let segment = self
             .maker
             .take(number)
             .map_err(|error| disk_fault(&self.segment.path, "making the segment after", &error))?;
+        self.shared.syncs.end(self.clock.monotonic(), false);
         self.segment = Arc::new(segment);
         self.offset = SEGMENT_HEADER_BYTES;
 
@@ -277,6 +279,7 @@ impl Writer {
     /// Answers everything with the fault, now and from now on.
     fn give_up(&mut self, work: &mut VecDeque<Work>, fault: Fault) {
         let fault = self.shared.poison(fault);
+        self.shared.syncs.end(self.clock.monotonic(), false);
         self.buffer.clear();
         self.records.clear();
         let left = work.drain(..).map(|work| work.done);
