@@ -40,7 +40,16 @@ pub(crate) fn refused(
     now: Stamp,
 ) -> wire::Refused {
     let (code, words) = row(refusal);
-    let mut refused = answer(code, format!("{subject}: {words}"));
+    let place = match refusal {
+        Refusal::UnknownSession | Refusal::WrongSecret | Refusal::Revoked => {
+            Subject { lock: None, ..subject }
+        }
+        Refusal::TooOld | Refusal::NumberReused | Refusal::AlreadyCancelled => {
+            Subject { lock: None, session: None, ..subject }
+        }
+        _ => subject,
+    };
+    let mut refused = answer(code, format!("{place}: {words}"));
     match refusal {
         Refusal::Busy => {
             let lock = subject.lock.and_then(|name| state.lock(name, 1));
@@ -64,23 +73,22 @@ fn row(refusal: &Refusal) -> (Code, String) {
     let (code, words) = match refusal {
         Refusal::UnknownSession => (
             Code::UnknownSession,
-            "its session has ended, or never was; open a new session and acquire again",
+            "it has ended, or never was; open a new session, and acquire again",
         ),
         Refusal::WrongSecret => (
             Code::WrongSecret,
-            "the session exists with another secret; only the client that opened it may use it, \
-             and a new client chooses a new random id",
+            "it exists with another secret; only the client that opened it may use it, and a new \
+             client chooses a new random id",
         ),
         Refusal::TooOld => (
             Code::TooOld,
-            "the request's number is below the floor that its client has named, so its answer is \
-             kept no longer; it was not executed. The client must not repeat what it has an \
-             answer to",
+            "its number is below a floor that its client has named, so no answer to it is kept; it \
+             was not executed. A client must not repeat what it has an answer to",
         ),
         Refusal::NumberReused => (
             Code::NumberReused,
-            "the number was used for another request, or lies below the request's own floor: a \
-             fault in the client, which must count its requests upwards from 1",
+            "its number was used for another request, or lies below its own floor: a fault in the \
+             client, which must count its requests upwards from 1",
         ),
         Refusal::AlreadyCancelled => {
             (Code::AlreadyCancelled, "it was cancelled before it arrived; acquire anew")
@@ -114,8 +122,8 @@ fn row(refusal: &Refusal) -> (Code, String) {
         ),
         Refusal::Revoked => (
             Code::Revoked,
-            "an operator has asked its session to end, so it takes nothing new; release what it \
-             holds, and open a new session",
+            "an operator has asked it to end, so it takes nothing new; release what it holds, and \
+             open a new session",
         ),
     };
     (code, words.to_owned())
@@ -254,4 +262,101 @@ pub(crate) fn too_long() -> Body {
 
 fn answer(code: Code, message: impl Into<String>) -> wire::Refused {
     wire::Refused { code: code.into(), message: message.into(), ..wire::Refused::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::path::Path;
+
+    use lockkeeper_core::{Mode, Token};
+
+    use super::*;
+
+    /// The whole table as it is printed in `testdata/refusals.txt`; `UPDATE=1` rewrites it.
+    #[test]
+    fn every_no_reads_well() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/refusals.txt");
+        let printed = printed_table();
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, &printed).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), printed, "{}", path.display());
+    }
+
+    #[test]
+    fn a_name_is_shown_on_one_line() {
+        let subject = Subject { lock: Some("a\nb\u{202e}\"c"), ..Subject::default() };
+        assert_eq!(subject.to_string(), r#"lock "a\nb\u{202e}\"c""#);
+    }
+
+    fn printed_table() -> String {
+        let session = Some(SessionId(0x0123_4567_89ab_cdef));
+        let subject = Subject { session, lock: Some("deploy/prod"), number: 7 };
+        let mut table = "# What a client hears for each refusal.\n".to_owned();
+        for refusal in refusals() {
+            let refused = refused(&refusal, subject, &StateMachine::default(), Stamp(0));
+            print(&mut table, &Body::Refused(refused));
+        }
+        let unreachable = MembershipError::Unreachable {
+            node: 4,
+            address: "10.0.0.4:2380".to_owned(),
+            reason: "connection refused".to_owned(),
+        };
+        let bodies = [
+            unavailable(&Unavailable::NoQuorum { reached: 1, of: 3 }),
+            unavailable(&Unavailable::Unknown),
+            unavailable(&Unavailable::Overloaded { queued_bytes: 1 << 26 }),
+            unavailable(&Unavailable::DiskFull { free_bytes: 1 << 20 }),
+            unavailable(&Unavailable::Stopping),
+            membership(&unreachable),
+            watch_lags(),
+            too_long(),
+        ];
+        bodies.iter().for_each(|body| print(&mut table, body));
+        table
+    }
+
+    fn print(table: &mut String, body: &Body) {
+        let (code, message) = match body {
+            Body::Refused(refused) => (refused.code().as_str_name(), &refused.message),
+            Body::Unavailable(no) => (no.outcome().as_str_name(), &no.message),
+            other => panic!("{other:?} is no no"),
+        };
+        writeln!(table, "\n{code}\n  {message}").unwrap();
+    }
+
+    fn refusals() -> Vec<Refusal> {
+        let limits = [
+            Limit::LockNameBytes,
+            Limit::WaitersPerLock,
+            Limit::HoldsPerLock,
+            Limit::ItemsPerSession,
+            Limit::Sessions,
+            Limit::OpenRequests,
+            Limit::Permits,
+            Limit::TtlMin,
+            Limit::TtlMax,
+            Limit::OwnerFieldBytes,
+            Limit::Labels,
+            Limit::LabelBytes,
+            Limit::PurposeBytes,
+        ];
+        let limits = limits.map(|limit| Refusal::LimitReached { limit, max: limit.max() });
+        let others = [
+            Refusal::UnknownSession,
+            Refusal::WrongSecret,
+            Refusal::TooOld,
+            Refusal::NumberReused,
+            Refusal::AlreadyCancelled,
+            Refusal::InvalidName,
+            Refusal::Busy,
+            Refusal::ModeConflict { current: Mode::Shared },
+            Refusal::BadPermits,
+            Refusal::NotHeld,
+            Refusal::StaleToken { current: Some(Token(42)) },
+            Refusal::Revoked,
+        ];
+        others.into_iter().chain(limits).collect()
+    }
 }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::config::{ConfigError, ServerConfig};
 use crate::limits::{FAREWELL_TIMEOUT, HANDOVER_TIMEOUT};
 use crate::metrics::Metrics;
-use crate::socket::{Listener, Protocol, Socket, protocol, read_some};
+use crate::socket::{Listener, Protocol, Socket, prepare, protocol, read_some};
 use crate::transitions::Transitions;
 use crate::{boot, http, native};
 
@@ -219,6 +219,9 @@ async fn greet(socket: Socket, admission: Admission, front: Arc<Front>) {
             return native::serve(stream, BytesMut::new(), deadline, &front).await;
         }
     };
+    if let Err(error) = prepare(&stream) {
+        return tracing::debug!(%from, %error, "a connection was gone before it was served");
+    }
     let mut input = BytesMut::new();
     let spoken = loop {
         if let Some(spoken) = protocol(&input) {

@@ -56,7 +56,6 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, from) = listener.accept().await?;
-                prepare(&stream)?;
                 Ok(Socket::Tcp(stream, from))
             }
             Self::Unix(listener, _) => Ok(Socket::Unix(listener.accept().await?.0)),
@@ -99,7 +98,7 @@ fn is_left_over(path: &Path) -> bool {
 }
 
 /// Small answers leave at once, and a peer that has vanished is noticed within a minute.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
+pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
     #[cfg(target_os = "linux")]

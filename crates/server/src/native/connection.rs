@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use lockkeeper_wire::native::{Frames, VERSION, take_greeting};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::outbox::{Outbox, Turn};
@@ -30,12 +30,11 @@ where
     };
     let outbox = Arc::new(Outbox::greeting());
     let requests = Requests::new(front.node.clone(), Arc::clone(&outbox), front.ttl_ms_max);
-    if let Some(farewell) = refuse(greeting) {
-        outbox.say_goodbye(&farewell);
-    }
-
     let reading = async {
-        let farewell = read(&mut reader, input, &requests, front).await;
+        let farewell = match refuse(greeting) {
+            None => read(&mut reader, input, &requests, front).await,
+            refused => refused,
+        };
         outbox.finish(farewell.as_deref());
         std::future::pending::<Infallible>().await
     };
@@ -156,7 +155,11 @@ async fn write(writer: &mut (impl AsyncWrite + Unpin), requests: &Requests) -> i
 /// Reads what the client still sends until it hangs up: closing with bytes unread would reset the
 /// connection, and the client might lose the goodbye.
 async fn linger(reader: &mut (impl AsyncRead + Unpin)) {
-    let mut ignored = [0; 1_024];
-    let drain = async { while reader.read(&mut ignored).await.is_ok_and(|read| read > 0) {} };
+    let mut ignored = BytesMut::new();
+    let drain = async {
+        while read_some(reader, &mut ignored).await.is_ok_and(|read| read > 0) {
+            ignored.clear();
+        }
+    };
     let _ = timeout(FAREWELL_TIMEOUT, drain).await;
 }

@@ -94,9 +94,11 @@ impl Outbox {
         self.flush();
     }
 
-    /// The session that this connection speaks for, ended or not.
+    /// The session that this connection speaks for, ended or not; none any more once the
+    /// connection is to be closed, because the session may have moved on.
     pub(super) fn session(&self) -> Option<SessionId> {
-        self.state.lock().session.map(|bound| bound.session)
+        let state = self.state.lock();
+        state.session.filter(|_| !state.is_closing).map(|bound| bound.session)
     }
 
     /// The live session that keeps this connection from taking another one.
@@ -398,5 +400,127 @@ impl Sink for Outbox {
 
     fn close(&self, reason: &'static str) {
         self.say_goodbye(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{Command, OwnerRef};
+    use lockkeeper_core::{LockName, Mode, Number, Secret, Token};
+    use lockkeeper_wire::native::Frames;
+
+    use super::*;
+
+    #[test]
+    fn a_watch_that_falls_behind_is_ended_with_its_last_word() {
+        let outbox = Outbox::default();
+        let state = StateMachine::default();
+        assert!(outbox.begin_watch(7, 1));
+        let granted = granted(Some(5));
+        while outbox.state.lock().lagging.is_empty() {
+            outbox.event(Some(7), &granted, &state, Stamp(0));
+        }
+        let told = sent(&outbox);
+        assert!(matches!(told.last(), Some((7, Body::Unavailable(_)))));
+        // Nothing follows, and the connection lives.
+        outbox.event(Some(7), &granted, &state, Stamp(0));
+        outbox.confirmed(1);
+        let told = sent(&outbox);
+        assert!(matches!(told[..], [(1, Body::HeartbeatConfirmed(_))]), "{told:?}");
+        assert!(!outbox.end_watch(7));
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_is_closed_at_the_limit() {
+        let outbox = Outbox::default();
+        while !outbox.state.lock().is_closing {
+            outbox.confirmed(1);
+        }
+        let waiting_bytes = outbox.state.lock().output.len();
+        assert!((OUTPUT_BYTES_MAX..OUTPUT_BYTES_MAX + 100).contains(&waiting_bytes));
+        outbox.confirmed(2);
+        assert_eq!(outbox.state.lock().output.len(), waiting_bytes);
+    }
+
+    #[test]
+    fn events_after_the_resumed_state_follow_it() {
+        let outbox = Outbox::default();
+        let state = with_session(SessionId(9));
+        assert!(outbox.begin_resume());
+        assert!(!outbox.begin_resume());
+        outbox.event(None, &granted(Some(5)), &state, Stamp(0));
+        assert!(sent(&outbox).is_empty());
+        outbox.finish_resume(3, &state.session(SessionId(9)).unwrap(), 1);
+        let told = sent(&outbox);
+        assert!(
+            matches!(told[..], [(3, Body::SessionState(_)), (0, Body::GrantedEvent(_))]),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn a_connection_is_bound_once_its_session_is_open() {
+        let outbox = Outbox::default();
+        let state = with_session(SessionId(9));
+        assert!(outbox.ask(1, Asked::Open(SessionId(9))));
+        assert_eq!(outbox.session(), None);
+        outbox.reply(1, Ok(&Reply::Done), &state, Stamp(0));
+        assert_eq!(outbox.session(), Some(SessionId(9)));
+        let reason = lockkeeper_core::EndReason::Expired;
+        let ended = Event::SessionEnded { session: SessionId(9), reason };
+        outbox.event(None, &ended, &state, Stamp(0));
+        assert_eq!(outbox.live_session(), None);
+        assert!(outbox.is_idle());
+    }
+
+    #[test]
+    fn answers_out_of_order_find_their_requests() {
+        let outbox = Outbox::default();
+        let state = StateMachine::default();
+        for id in 1..=3 {
+            assert!(outbox.ask(id, Asked::Lock(format!("lock-{id}"))));
+        }
+        for id in [3, 1, 2] {
+            let refused = Reply::Refused(lockkeeper_core::Refusal::Busy);
+            outbox.reply(id, Ok(&refused), &state, Stamp(0));
+        }
+        for (id, body) in sent(&outbox) {
+            let Body::Refused(refused) = body else { panic!("{body:?}") };
+            assert!(refused.message.contains(&format!("\"lock-{id}\"")), "{}", refused.message);
+        }
+        assert!(outbox.is_idle());
+    }
+
+    #[test]
+    fn a_grant_by_the_acquire_itself_is_no_event() {
+        let outbox = Outbox::default();
+        outbox.event(None, &granted(None), &StateMachine::default(), Stamp(0));
+        assert!(sent(&outbox).is_empty());
+    }
+
+    fn granted(waited_ms: Option<u64>) -> Event {
+        Event::Granted {
+            lock: LockName::from("a"),
+            session: SessionId(9),
+            number: Number(2),
+            token: Token(5),
+            mode: Mode::Exclusive,
+            waited_ms,
+        }
+    }
+
+    fn with_session(session: SessionId) -> StateMachine {
+        let mut state = StateMachine::default();
+        let owner = OwnerRef::default();
+        let open = Command::OpenSession { session, secret: Secret([0; 16]), ttl_ms: 1_000, owner };
+        assert_eq!(state.apply(Stamp(1), &open, &mut Vec::new()), Reply::Done);
+        state
+    }
+
+    fn sent(outbox: &Outbox) -> Vec<(u64, Body)> {
+        let mut frames = Frames::of_responses(outbox.state.lock().output.split());
+        std::iter::from_fn(|| frames.next_message().unwrap())
+            .map(|response| (response.id, response.body.unwrap()))
+            .collect()
     }
 }

@@ -1,3 +1,8 @@
 //! The front ends as a stranger meets them: raw bytes in and out of an in-process single node.
 
 mod config;
+mod harness;
+mod http;
+mod life;
+mod sessions;
+mod strangers;

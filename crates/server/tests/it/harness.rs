@@ -1,0 +1,252 @@
+//! A server on a thread of its own, and clients that speak raw bytes to it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use lockkeeper_node::Environment;
+use lockkeeper_server::{Server, ServerConfig, StartError};
+use lockkeeper_wire::native::{
+    self as wire, Acquire, Frames, OpenSession, REQUEST_BYTES_MAX, Release, Request, Response,
+    SessionState, request::Body as Asks, response::Body,
+};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+/// Longer than anything here takes, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) const SECRET: [u8; 16] = *b"sixteen letters!";
+
+/// A single node with its front ends. Dropping it stops it.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    data_dir: Option<TempDir>,
+}
+
+impl Running {
+    pub(crate) fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    /// Starts with what `change` makes of the defaults.
+    pub(crate) fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), change)
+    }
+
+    pub(crate) fn start_in(data_dir: TempDir, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let mut config = ServerConfig::loopback(1, data_dir.path().to_owned());
+        config.node.free_space_bytes_min = 0;
+        change(&mut config);
+        let (started, has_started) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            runtime().block_on(async {
+                let server = Server::start(config, Environment::system()).await.unwrap();
+                started.send(server.tcp_address()).unwrap();
+                let _ = stopped.await;
+                server.stop().await;
+            });
+        });
+        let address = has_started.recv_timeout(PATIENCE).expect("the server starts");
+        Self {
+            address: address.unwrap_or_else(|| ([127, 0, 0, 1], 0).into()),
+            stop: Some(stop),
+            thread: Some(thread),
+            data_dir: Some(data_dir),
+        }
+    }
+
+    /// Stops in good order, and leaves the data.
+    pub(crate) fn stop(mut self) -> TempDir {
+        self.end();
+        self.data_dir.take().unwrap()
+    }
+
+    pub(crate) fn data_dir(&self) -> &Path {
+        self.data_dir.as_ref().unwrap().path()
+    }
+
+    pub(crate) fn connect(&self) -> Client {
+        Client::new(self.connect_silently())
+    }
+
+    pub(crate) fn connect_silently(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Whatever somebody has done to this server: others are served.
+    pub(crate) fn assert_serves(&self) {
+        let mut client = self.connect();
+        client.open(fresh_id());
+        let token = client.acquire(2, "somebody-else");
+        client.ask(3, Asks::Release(Release { acquire: 2 }));
+        let released = client.answer(3);
+        assert_eq!(released, Body::Released(wire::Released { token, remaining: 0 }));
+    }
+
+    fn end(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            let result = thread.join();
+            assert!(result.is_ok() || std::thread::panicking(), "the server panicked");
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Starts a server that is expected not to start.
+pub(crate) fn start_error(config: ServerConfig) -> StartError {
+    runtime().block_on(async { Server::start(config, Environment::system()).await }).unwrap_err()
+}
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+pub(crate) fn fresh_id() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1_000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A client that does what it is told, and nothing by itself.
+pub(crate) struct Client<S = TcpStream> {
+    pub(crate) stream: S,
+    frames: Frames<Response>,
+    is_greeted: bool,
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Greets, and doesn't wait for an answer.
+    pub(crate) fn new(mut stream: S) -> Self {
+        let mut greeting = BytesMut::new();
+        wire::greet(&mut greeting);
+        stream.write_all(&greeting).unwrap();
+        Self::after_greeting(stream)
+    }
+
+    /// For a connection on which something else was sent.
+    pub(crate) fn after_greeting(stream: S) -> Self {
+        Self { stream, frames: Frames::of_responses(BytesMut::new()), is_greeted: false }
+    }
+
+    pub(crate) fn ask(&mut self, id: u64, body: Asks) {
+        self.send(&Request { id, floor: 1, body: Some(body) });
+    }
+
+    pub(crate) fn send(&mut self, request: &Request) {
+        let mut bytes = BytesMut::new();
+        wire::encode(request, REQUEST_BYTES_MAX, &mut bytes).unwrap();
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    /// The next message; `None` when the server has closed the connection.
+    pub(crate) fn receive(&mut self) -> Option<Response> {
+        loop {
+            if !self.is_greeted {
+                let version = wire::take_greeting(self.frames.input()).unwrap();
+                self.is_greeted = version.inspect(|v| assert_eq!(*v, wire::VERSION)).is_some();
+            }
+            if self.is_greeted
+                && let Some(response) = self.frames.next_message().unwrap()
+            {
+                return Some(response);
+            }
+            let mut bytes = [0; 16 << 10];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(read) => self.frames.input().put_slice(&bytes[..read]),
+                Err(error) => panic!("nothing came: {error}"),
+            }
+        }
+    }
+
+    /// The answer to the request `id`, which is expected next.
+    #[track_caller]
+    pub(crate) fn answer(&mut self, id: u64) -> Body {
+        let response = self.receive().expect("the connection is open");
+        assert_eq!(response.id, id, "{response:?}");
+        response.body.expect("a body")
+    }
+
+    /// The refusal of the request `id`: its code and its words.
+    #[track_caller]
+    pub(crate) fn refusal(&mut self, id: u64) -> wire::Refused {
+        match self.answer(id) {
+            Body::Refused(refused) => refused,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    /// The farewell, after which nothing comes.
+    #[track_caller]
+    pub(crate) fn goodbye(&mut self) -> String {
+        let Body::Goodbye(goodbye) = self.answer(0) else { panic!("no goodbye") };
+        assert_eq!(self.receive(), None);
+        goodbye.message
+    }
+
+    #[track_caller]
+    pub(crate) fn open(&mut self, session: u64) -> SessionState {
+        self.ask(1, open(session, 10_000));
+        self.session_state(1)
+    }
+
+    #[track_caller]
+    pub(crate) fn session_state(&mut self, id: u64) -> SessionState {
+        match self.answer(id) {
+            Body::SessionState(state) => state,
+            other => panic!("no session: {other:?}"),
+        }
+    }
+
+    /// Takes a lock that is free.
+    #[track_caller]
+    pub(crate) fn acquire(&mut self, id: u64, lock: &str) -> u64 {
+        self.ask(id, acquire(lock));
+        match self.answer(id) {
+            Body::Granted(granted) => granted.token,
+            other => panic!("{lock} isn't free: {other:?}"),
+        }
+    }
+}
+
+pub(crate) fn open(session: u64, ttl_ms: u32) -> Asks {
+    let secret = SECRET.to_vec();
+    Asks::OpenSession(OpenSession { session, secret, ttl_ms, owner: None })
+}
+
+pub(crate) fn resume(session: u64, secret: &[u8]) -> Asks {
+    Asks::ResumeSession(wire::ResumeSession { session, secret: secret.to_vec() })
+}
+
+/// Asks for a lock, and to wait for it.
+pub(crate) fn acquire(lock: &str) -> Asks {
+    Asks::Acquire(Acquire { lock: lock.to_owned(), wait: true, ..Acquire::default() })
+}
+
+/// What an HTTP client sends and gets, on a connection of its own.
+pub(crate) fn http(server: &Running, request: &str) -> String {
+    let mut stream = server.connect_silently();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
