@@ -199,8 +199,8 @@ fn owners_that_are_too_long_are_refused_with_the_limit() {
         change(&mut owner);
         owner
     };
-    let mut labels = wire::Owner::default();
-    labels.labels = std::iter::repeat_with(label).take(17).collect();
+    let labels = std::iter::repeat_with(label).take(17).collect();
+    let labels = wire::Owner { labels, ..wire::Owner::default() };
     for (id, owner, limit) in [
         (1, owner(|owner| owner.host = "h".repeat(257)), "owner_field_bytes"),
         (2, owner(|owner| owner.purpose = "p".repeat(60_000)), "owner_field_bytes"),
