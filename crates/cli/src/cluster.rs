@@ -10,9 +10,9 @@ use lockkeeper_node::{Environment, NodeConfig, restore};
 use crate::connect::Target;
 use crate::exit::{Failure, Reason};
 use crate::flags::{ClusterCommand, Global, Output, Restore};
+use crate::json;
 use crate::output::{self, Rows};
 use crate::text::{Printable, count, seconds};
-use crate::json;
 
 pub(crate) async fn run(global: &Global, command: ClusterCommand) -> Result<u8, Failure> {
     if let ClusterCommand::Restore(flags) = command {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use lockkeeper::{Client, ClientBuilder};
 
-use crate::embedded::Starter;
+use crate::embedded::{self, Starter};
 use crate::exit::{Failure, Reason};
 use crate::flags::Global;
 
@@ -58,13 +58,16 @@ impl Target {
     }
 
     /// A client of those servers, to be connected.
-    pub(crate) fn client(&self) -> ClientBuilder {
-        Client::builder().url(&self.url).starter(Arc::new(Starter))
+    pub(crate) fn client(&self) -> Result<ClientBuilder, Failure> {
+        if self.url == EMBEDDED {
+            embedded::replace_other_version()?;
+        }
+        Ok(Client::builder().url(&self.url).starter(Arc::new(Starter)))
     }
 
     /// Connects for questions.
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
-        Ok(self.client().connect().await?)
+        Ok(self.client()?.connect().await?)
     }
 
     /// Tells a person who didn't ask for it that the lock is this machine's only.

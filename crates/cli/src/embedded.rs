@@ -25,7 +25,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process, setsid};
 
 use crate::exit::{Failure, Reason};
-use crate::server;
+use crate::{logs, server};
 
 /// The node ends itself after this long without anything to do.
 const IDLE: Duration = Duration::from_secs(60);
@@ -142,7 +142,9 @@ pub(crate) async fn run() -> Result<u8, Failure> {
     running.rewind()?;
     write!(running, "{} {}", std::process::id(), env!("CARGO_PKG_VERSION"))?;
 
-    let config = ServerConfig::embedded(directory.join("data"), socket_path()?, idle()?);
+    let idle = idle()?;
+    let config = ServerConfig::embedded(directory.join("data"), socket_path()?, idle);
+    logs::start(&config.log_level, false)?;
     server::serve(config, |_| {
         // The starter reads to the end of the pipe, so this must be its only writer, and go.
         io::stdout().write_all(READY)?;

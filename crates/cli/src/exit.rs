@@ -4,6 +4,7 @@
 //! numbers of `sysexits.h`, so that they rarely collide with it.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use lockkeeper::{Error, LossReason, RefusedCode};
@@ -63,6 +64,8 @@ pub(crate) enum Reason {
     Fault,
     /// A fault of the program.
     Internal,
+    /// Whoever read our answers has gone, as `head` does. That needs no message.
+    ReaderGone,
     /// A signal while it waited; holds its number.
     Interrupted(u8),
 }
@@ -96,8 +99,20 @@ impl Reason {
             Self::NoUrl => (78, "LK-NO-URL"),
             Self::NotExecutable => (126, "LK-NOT-EXECUTABLE"),
             Self::NoCommand => (127, "LK-NO-COMMAND"),
+            Self::ReaderGone => (141, "LK-READER-GONE"),
             Self::Interrupted(signal) => (128 + signal, "LK-INTERRUPTED"),
         }
+    }
+}
+
+impl Reason {
+    /// The stable code of this reason.
+    pub(crate) const fn code(self) -> &'static str {
+        self.codes().1
+    }
+
+    pub(crate) const fn exit_code(self) -> u8 {
+        self.codes().0
     }
 }
 
@@ -136,7 +151,15 @@ impl Failure {
     }
 
     pub(crate) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.exit_code.unwrap_or(self.reason.codes().0))
+        ExitCode::from(self.exit_code.unwrap_or_else(|| self.reason.exit_code()))
+    }
+
+    /// Says it on stderr, if that is needed.
+    pub(crate) fn print(&self) {
+        if self.reason != Reason::ReaderGone {
+            // Nobody can be told that stderr is gone.
+            let _ = writeln!(io::stderr(), "{self}");
+        }
     }
 
     /// Puts the lock's name before what happened.
@@ -148,7 +171,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let code = self.reason.codes().1;
+        let code = self.reason.code();
         let what = self.what.trim_end_matches('.');
         if self.advice.is_empty() {
             write!(f, "lockkeeper: {what}. [{code}]")
@@ -168,9 +191,11 @@ impl From<anyhow::Error> for Failure {
 }
 
 /// Waiting for a signal or writing to a terminal has failed.
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        Self::new(Reason::Io, error.to_string())
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let is_reader_gone = error.kind() == io::ErrorKind::BrokenPipe;
+        let reason = if is_reader_gone { Reason::ReaderGone } else { Reason::Io };
+        Self::new(reason, error.to_string())
     }
 }
 

@@ -16,7 +16,9 @@ use crate::guardian::OnLost;
 /// Locks that hold, for when only one process in the world may do a thing.
 #[derive(Debug, Parser)]
 #[command(name = "lockkeeper", version, max_term_width = 100, subcommand_required = true)]
-#[command(after_help = "The lock around a command:  lockkeeper lock nightly-batch -- ./assign-trucks.sh")]
+#[command(
+    after_help = "The lock around a command:  lockkeeper lock nightly-batch -- ./assign-trucks.sh"
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -37,8 +39,9 @@ pub(crate) struct Global {
     #[arg(long, global = true)]
     pub(crate) local: bool,
 
-    /// How answers are printed
+    /// How answers are printed: table, for people, or json, for programs
     #[arg(short, long, global = true, value_name = "FORM", default_value = "table")]
+    #[arg(hide_possible_values = true)]
     pub(crate) output: Output,
 
     /// Say nothing but errors
@@ -54,9 +57,9 @@ pub(crate) struct Global {
     #[arg(hide_env_values = true)]
     pub(crate) log: Option<String>,
 
-    /// The form of those logs
+    /// The form of those logs: text or json
     #[arg(long, global = true, value_name = "FORM", env = "LOCKKEEPER_LOG_FORMAT")]
-    #[arg(hide_env_values = true)]
+    #[arg(hide_env_values = true, hide_possible_values = true)]
     pub(crate) log_format: Option<LogFormat>,
 }
 

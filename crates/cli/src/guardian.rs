@@ -27,7 +27,6 @@ pub(crate) mod family;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use lockkeeper::SessionId;
@@ -38,6 +37,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::channel::{Begin, Channel, Ended, Order, Report, Stopped, Why};
 use self::family::Family;
+use crate::exit::Failure;
 use crate::signals::Signals;
 
 /// What happens to the command when its lock is lost.
@@ -52,16 +52,9 @@ pub(crate) enum OnLost {
 }
 
 /// The guardian's whole life. Its standard input is the pipe.
-pub(crate) fn run(command: &[OsString]) -> ExitCode {
-    let ended = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .and_then(|runtime| runtime.block_on(guard(command)));
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        // The supervisor reads the end of the pipe, and says what it means.
-        Err(_) => ExitCode::FAILURE,
-    }
+pub(crate) async fn run(command: &[OsString]) -> Result<u8, Failure> {
+    // The supervisor reads the end of the pipe, and says what it means.
+    Ok(guard(command).await.map_or(1, |()| 0))
 }
 
 async fn guard(command: &[OsString]) -> io::Result<()> {
@@ -90,8 +83,16 @@ async fn guard(command: &[OsString]) -> io::Result<()> {
     // If nobody reads it, the end of the pipe is noticed below.
     let _ = channel.send(&Report::Started(family.leader().as_raw_pid()), None);
 
-    let mut guardian =
-        Guardian { channel, begin, first_signal, alarm, family, deadline, stop: None, is_alone: false };
+    let mut guardian = Guardian {
+        channel,
+        begin,
+        first_signal,
+        alarm,
+        family,
+        deadline,
+        stop: None,
+        is_alone: false,
+    };
     let ended = guardian.watch(&mut ends, &mut signals).await?;
     let _ = guardian.channel.send(&Report::Ended(ended), None);
     guardian.release(ended).await
@@ -147,7 +148,7 @@ impl Guardian {
                 () = std::future::poll_fn(|cx| alarm.poll_at(next, cx)) => {}
                 _ = ends.recv() => {}
                 order = self.channel.receive(), if !self.is_alone => match order {
-                    Ok(Some((order, _))) => self.obey(order),
+                    Ok(Some((order, _))) => self.obey(&order),
                     Ok(None) | Err(_) => {
                         self.is_alone = true;
                         self.begin_to_stop(Why::Orphaned);
@@ -159,8 +160,8 @@ impl Guardian {
         }
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
+    fn obey(&mut self, order: &Order) {
+        match *order {
             Order::Deadline(deadline_ns) => self.deadline = Boottime::from_nanos(deadline_ns),
             Order::Signal(number) => {
                 if let Some(signal) = Signal::from_named_raw(number) {

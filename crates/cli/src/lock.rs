@@ -76,7 +76,7 @@ pub(crate) async fn run(global: &Global, wanted: Wanted) -> Result<u8, Failure> 
     let mut signals = Signals::of_the_supervisor()?;
     let target = Target::of(global)?;
     let owner = owner(&wanted.holding);
-    let client = target.client().ttl(wanted.holding.ttl).owner(owner.clone()).connect().await?;
+    let client = target.client()?.ttl(wanted.holding.ttl).owner(owner.clone()).connect().await?;
     target.say_if_implicit(global);
 
     let mut progress = Progress::new(wanted.holding.progress, global, &wanted.name);
@@ -165,7 +165,10 @@ fn program(command: &[OsString]) -> String {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let mut line = words.join(" ");
     if line.len() > PROGRAM_BYTES_MAX {
-        line.truncate(line.floor_char_boundary(PROGRAM_BYTES_MAX - '…'.len_utf8()));
+        let room = PROGRAM_BYTES_MAX - '…'.len_utf8();
+        let whole = line.char_indices().map(|(at, c)| at + c.len_utf8());
+        let end = whole.take_while(|end| *end <= room).last().unwrap_or(0);
+        line.truncate(end);
         line.push('…');
     }
     line
@@ -173,11 +176,7 @@ fn program(command: &[OsString]) -> String {
 
 // ------------------------------------------------------------------ waiting
 
-async fn wait(
-    client: &Client,
-    wanted: &Wanted,
-    progress: &mut Progress,
-) -> Result<Guard, Error> {
+async fn wait(client: &Client, wanted: &Wanted, progress: &mut Progress) -> Result<Guard, Error> {
     let (tell, mut places) = watch::channel(None);
     let mut request = client.lock(&wanted.name).purpose(&wanted.holding.purpose);
     request = match wanted.mode {

@@ -22,6 +22,10 @@ pub(crate) fn start(filter: &str, as_json: bool) -> Result<(), Failure> {
             .advise("Use error, warn, info, debug or trace, or a list such as info,openraft=warn.")
     })?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    if as_json { logs.json().flatten_event(true).init() } else { logs.init() }
+    if as_json {
+        logs.json().flatten_event(true).init()
+    } else {
+        logs.init()
+    }
     Ok(())
 }

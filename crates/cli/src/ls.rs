@@ -5,9 +5,9 @@ use lockkeeper::views::Lock;
 use crate::connect::Target;
 use crate::exit::Failure;
 use crate::flags::{Global, Ls, Output};
+use crate::json;
 use crate::output::{self, Rows};
 use crate::text::{Printable, clock, count, mode, person};
-use crate::json;
 
 /// Locks fetched at once.
 const PAGE: usize = 1_000;
@@ -62,7 +62,9 @@ fn table(locks: &[Lock]) -> Result<(), Failure> {
             waiters => waiters.to_string(),
         };
         let Some(hold) = lock.holds.first() else {
-            rows.add([name, String::new(), "–".into(), String::new(), String::new(), waiting].into());
+            rows.add(
+                [name, String::new(), "–".into(), String::new(), String::new(), waiting].into(),
+            );
             continue;
         };
         let others = match lock.hold_count {

@@ -45,10 +45,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            if !failure.is_silent() {
-                // Nobody can be told that stderr is gone.
-                let _ = writeln!(io::stderr(), "{failure}");
-            }
+            failure.print();
             failure.exit_code()
         }
     }
@@ -56,20 +53,12 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<u8, Failure> {
     let Cli { global, command } = cli;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    match command {
-        Command::Guardian(flags) => return Ok(runtime.block_on(guardian::run(&flags.command))),
-        Command::EmbeddedNode => return runtime.block_on(embedded::run(&global)),
-        Command::Server(flags) => return runtime.block_on(server::run(&global, flags)),
-        Command::Dev(flags) => return runtime.block_on(server::run_dev(&global, flags)),
-        Command::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "lockkeeper", &mut script);
-            return output::text(&script).map(|()| 0);
-        }
-        _ => {}
+    // Servers say in their own configuration what they log.
+    if !matches!(command, Command::Server(_) | Command::Dev(_) | Command::EmbeddedNode) {
+        logs::start_for_client(&global)?;
     }
-    logs::start_for_client(&global)?;
+    // One thread is enough: a client waits most of the time, and a node is made for one.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {
             Command::Lock(flags) => lock::run(&global, flags.into()).await,
@@ -83,16 +72,38 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             Command::Unlock(flags) => unlock::run(&global, flags).await,
             Command::Cluster(command) => cluster::run(&global, command).await,
             Command::Status => cluster::status(&global).await,
-            _ => unreachable,
+            Command::Server(flags) => server::run(&global, flags).await,
+            Command::Dev(flags) => server::run_dev(&global, flags).await,
+            Command::Completion { shell } => completion(shell),
+            Command::Guardian(flags) => guardian::run(&flags.command).await,
+            Command::EmbeddedNode => embedded::run().await,
         }
     })
+}
+
+fn completion(shell: clap_complete::Shell) -> Result<u8, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "lockkeeper", &mut script);
+    output::line(String::from_utf8_lossy(&script).trim_end()).map(|()| 0)
 }
 
 /// A command line that isn't understood; or one that asks for help.
 fn misunderstood(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        _ => Failure::new(Reason::Usage, "").exit_code(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return ExitCode::SUCCESS,
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {}
+        // `flock` and `env` take a command without them.
+        ErrorKind::UnknownArgument => eprint(&format!(
+            "A command to be run stands behind two dashes: lockkeeper lock NAME -- CMD. [{}]",
+            Reason::Usage.code()
+        )),
+        _ => eprint(&format!("[{}]", Reason::Usage.code())),
     }
+    ExitCode::from(Reason::Usage.exit_code())
+}
+
+/// Nobody can be told that stderr is gone.
+fn eprint(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

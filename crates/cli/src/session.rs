@@ -6,10 +6,10 @@ use lockkeeper::{Client, SessionId};
 use crate::connect::Target;
 use crate::exit::{Failure, Reason};
 use crate::flags::{Consent, Global, Output, SessionCommand};
+use crate::json;
 use crate::output::{self, Rows};
 use crate::text::{Printable, clock, count, local_time, mode, seconds};
 use crate::unlock::agree;
-use crate::json;
 
 /// Sessions fetched at once.
 const PAGE: u32 = 1_000;

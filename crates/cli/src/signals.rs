@@ -69,7 +69,9 @@ impl Signals {
         loop {
             match self.next().await {
                 Signal::TSTP => stop_self(),
-                signal @ (Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT) => return signal,
+                signal @ (Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT) => {
+                    return signal;
+                }
                 _ => {}
             }
         }

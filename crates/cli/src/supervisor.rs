@@ -81,11 +81,7 @@ enum Cause {
 }
 
 impl<'a> Supervisor<'a> {
-    fn start(
-        job: &'a Job<'a>,
-        guard: &'a Guard,
-        progress: &'a mut Progress,
-    ) -> io::Result<Supervisor<'a>> {
+    fn start(job: &'a Job<'a>, guard: &'a Guard, progress: &'a mut Progress) -> io::Result<Self> {
         // If the guardian should be killed, its orphans fall to this process.
         set_child_subreaper(Some(getpid()))?;
         let (ours, theirs) = channel::pair()?;
@@ -170,7 +166,8 @@ impl<'a> Supervisor<'a> {
         self.end(Cause::Revoked);
         if self.job.on_lost == OnLost::Warn {
             let left = text::seconds(self.guard.remaining());
-            let told = format!("an operator asks for it back; it passes on in {left} at the latest");
+            let told =
+                format!("an operator asks for it back; it passes on in {left} at the latest");
             self.progress.warn(&told);
         }
     }

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use crate::connect::Target;
 use crate::exit::{Failure, Reason};
 use crate::flags::{Consent, Global, Unlock};
-use crate::text::{Printable, clock, person, seconds, waiting_person};
 use crate::output;
+use crate::text::{Printable, clock, person, seconds, waiting_person};
 
 /// How much longer than the lease the passing on is waited for: the cluster ends a session a
 /// little after its lease.

@@ -5,9 +5,9 @@ use lockkeeper::views::{Hold, Lock};
 use crate::connect::Target;
 use crate::exit::Failure;
 use crate::flags::{Global, Output, Who};
+use crate::json;
 use crate::output::{self, Rows};
 use crate::text::{Printable, clock, count, local_time, mode, person, seconds, waiting_person};
-use crate::json;
 
 pub(crate) async fn run(global: &Global, flags: Who) -> Result<u8, Failure> {
     let client = Target::of(global)?.connect().await?;

@@ -17,7 +17,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
 
 use super::OnLost;
 
@@ -105,7 +105,8 @@ pub(crate) enum Why {
 
 /// One end of the pipe.
 pub(crate) struct Channel {
-    socket: AsyncFd<OwnedFd>,
+    /// Not a stream, in fact; its readiness is the same.
+    socket: UnixStream,
 }
 
 /// Makes a pipe: two ends, neither of which outlives an `exec` unless it is made to.
@@ -117,7 +118,7 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 impl Channel {
     /// Takes an end of a pipe into the current runtime.
     pub(crate) fn new(end: OwnedFd) -> io::Result<Self> {
-        Ok(Self { socket: AsyncFd::with_interest(end, Interest::READABLE)? })
+        Ok(Self { socket: UnixStream::from_std(end.into())? })
     }
 
     /// Sends a message, with a file descriptor beside it if one is given. Never waits: the pipe
@@ -146,11 +147,15 @@ impl Channel {
     ) -> io::Result<Option<(T, Option<OwnedFd>)>> {
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         let (length, descriptor) = loop {
-            let mut ready = self.socket.readable().await?;
-            match ready.try_io(|socket| receive_once(socket.get_ref(), &mut buffer)) {
-                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-                Ok(received) => break received?,
-                Err(_would_block) => {}
+            self.socket.readable().await?;
+            let receive = || receive_once(&self.socket, &mut buffer);
+            match self.socket.try_io(Interest::READABLE, receive) {
+                Ok(received) => break received,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => {}
+                    io::ErrorKind::ConnectionReset => return Ok(None),
+                    _ => return Err(error),
+                },
             }
         };
         if length == 0 {
@@ -160,7 +165,7 @@ impl Channel {
     }
 }
 
-fn receive_once(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+fn receive_once(socket: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;

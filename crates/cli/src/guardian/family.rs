@@ -37,8 +37,7 @@ impl Family {
     pub(crate) fn start(command: &[OsString], stdin: OwnedFd) -> io::Result<Self> {
         let (program, arguments) =
             command.split_first().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let child =
-            Command::new(program).args(arguments).stdin(stdin).process_group(0).spawn()?;
+        let child = Command::new(program).args(arguments).stdin(stdin).process_group(0).spawn()?;
         let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let leader = leader.ok_or_else(|| io::Error::other("the command has no process id"))?;
         Ok(Self { leader, leader_status: None, group_is_empty: false, is_extinct: false })
@@ -53,11 +52,8 @@ impl Family {
     /// runs.
     pub(crate) fn leader_code(&self) -> Option<u8> {
         let status = self.leader_status?;
-        let code = status
-            .exit_status()
-            .or_else(|| status.terminating_signal().map(|signal| 128 + signal))
-            .unwrap_or(i32::from(u8::MAX));
-        Some(u8::try_from(code).unwrap_or(u8::MAX))
+        let killed = || status.terminating_signal().map(|signal| 128 + signal);
+        status.exit_status().or_else(killed).and_then(|code| u8::try_from(code).ok())
     }
 
     /// Nobody is left in the group.
