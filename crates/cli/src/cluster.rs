@@ -132,8 +132,7 @@ fn restore_from(flags: &Restore) -> Result<u8, Failure> {
         .map_err(|error| Failure::new(Reason::Io, format!("{path}: {error}")))?;
     let config = NodeConfig::new(flags.id, flags.data_dir.clone());
     let environment = Environment::system();
-    let cluster = restore(&backup, &config, &environment, flags.clients_are_stopped)
-        .map_err(lockkeeper_server::StartError::from)?;
+    let cluster = restore(&backup, &config, &environment, flags.clients_are_stopped)?;
     let directory = flags.data_dir.display();
     output::line(format!("{directory} is the first server of the new cluster {cluster}"))?;
     output::line(format!(

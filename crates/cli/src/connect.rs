@@ -61,6 +61,10 @@ impl Target {
     pub(crate) fn client(&self) -> Result<ClientBuilder, Failure> {
         if self.url == EMBEDDED {
             embedded::replace_other_version()?;
+            // Now, so that a node that can't start is told at once; the client starts it again if
+            // it should be gone later.
+            embedded::start()
+                .map_err(|error| Failure::new(Reason::Unavailable, format!("{error:#}")))?;
         }
         Ok(Client::builder().url(&self.url).starter(Arc::new(Starter)))
     }
@@ -75,8 +79,8 @@ impl Target {
         if self.is_implicit && !global.quiet {
             let _ = writeln!(
                 io::stderr(),
-                "lockkeeper: no servers are configured: the lock holds on this machine only \
-                 (LOCKKEEPER_URL shares it with others; --local says that this is meant)"
+                "lockkeeper: no servers are configured (LOCKKEEPER_URL): locks hold on this \
+                 machine only"
             );
         }
     }

@@ -52,7 +52,8 @@ impl lockkeeper::Starter for Starter {
     }
 }
 
-fn start() -> anyhow::Result<()> {
+/// Makes sure that a node listens, whoever started it.
+pub(crate) fn start() -> anyhow::Result<()> {
     use anyhow::{Context, bail};
 
     let directory = directory()?;
@@ -82,7 +83,7 @@ fn start() -> anyhow::Result<()> {
         return Ok(());
     }
     let log = directory.join("log");
-    bail!("the embedded node didn't start: {} (see {})", last_words(&log), log.display())
+    bail!("this machine's own node didn't start: {} (see {})", last_words(&log), log.display())
 }
 
 /// Restarts a node of another version, so that both sides speak the same.
@@ -124,7 +125,9 @@ fn log_file(directory: &Path) -> io::Result<File> {
 fn last_words(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let mut words = text.lines().filter_map(|line| line.strip_prefix("lockkeeper: "));
-    words.next_back().unwrap_or("it didn't say why").to_owned()
+    let last = words.next_back().unwrap_or("it didn't say why");
+    // Its code is not this program's.
+    last.split(" [LK-").next().unwrap_or_default().trim_end_matches('.').to_owned()
 }
 
 // ------------------------------------------------------------------ the node's side

@@ -58,7 +58,11 @@ pub(crate) enum Reason {
     Config,
     /// No servers are configured, and nobody looks on.
     NoUrl,
-    /// A file or a listener can't be had.
+    /// An address can't be listened on.
+    Listen,
+    /// Another process has the data directory.
+    InUse,
+    /// A file can't be had.
     Io,
     /// The node became unfit.
     Fault,
@@ -82,6 +86,8 @@ impl Reason {
             Self::Unavailable => (69, "LK-UNAVAILABLE"),
             Self::UnknownOutcome => (69, "LK-UNKNOWN-OUTCOME"),
             Self::Protocol => (69, "LK-PROTOCOL"),
+            Self::Listen => (69, "LK-LISTEN"),
+            Self::InUse => (69, "LK-IN-USE"),
             Self::Internal => (70, "LK-INTERNAL"),
             Self::Io => (74, "LK-IO"),
             Self::Fault => (74, "LK-FAULT"),

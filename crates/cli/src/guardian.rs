@@ -163,11 +163,16 @@ impl Guardian {
     fn obey(&mut self, order: &Order) {
         match *order {
             Order::Deadline(deadline_ns) => self.deadline = Boottime::from_nanos(deadline_ns),
-            Order::Signal(number) => {
-                if let Some(signal) = Signal::from_named_raw(number) {
-                    self.family.signal(signal);
+            Order::Signal(number) => match Signal::from_named_raw(number) {
+                // The command has ended; what it left running may not even hear an INT.
+                Some(Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT)
+                    if self.family.leader_code().is_some() =>
+                {
+                    self.begin_to_stop(Why::Signalled);
                 }
-            }
+                Some(signal) => self.family.signal(signal),
+                None => {}
+            },
             Order::Stop => self.begin_to_stop(Why::Ordered),
             // It began long ago, and isn't done.
             Order::Begin(_) | Order::Done => {}

@@ -73,6 +73,7 @@ const fn shared(shared: bool) -> Mode {
 /// Does it all; returns the exit code of the command.
 pub(crate) async fn run(global: &Global, wanted: Wanted) -> Result<u8, Failure> {
     let grace = grace(&wanted.holding)?;
+    check_permits(wanted.mode)?;
     let mut signals = Signals::of_the_supervisor()?;
     let target = Target::of(global)?;
     let owner = owner(&wanted.holding);
@@ -144,6 +145,17 @@ fn grace(holding: &Holding) -> Result<Duration, Failure> {
             let advice = format!("Use --ttl {needed} or more, or --grace {most} or less.");
             Err(Failure::new(Reason::Usage, what).advise(advice))
         }
+    }
+}
+
+/// The cluster would refuse it, too; but this needs no cluster.
+fn check_permits(mode: Mode) -> Result<(), Failure> {
+    match mode {
+        Mode::Permits { take, of } if take > of => {
+            let what = format!("--take {take} can never be had: there are --permits {of}");
+            Err(Failure::new(Reason::Usage, what))
+        }
+        Mode::Permits { .. } | Mode::Exclusive | Mode::Shared => Ok(()),
     }
 }
 

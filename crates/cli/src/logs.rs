@@ -1,6 +1,6 @@
 //! What the program logs about itself, on stderr.
 
-use std::io;
+use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
 
@@ -21,7 +21,10 @@ pub(crate) fn start(filter: &str, as_json: bool) -> Result<(), Failure> {
         Failure::new(Reason::Config, format!("the log filter {filter:?}: {error}"))
             .advise("Use error, warn, info, debug or trace, or a list such as info,openraft=warn.")
     })?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr);
     if as_json {
         logs.json().flatten_event(true).init()
     } else {

@@ -26,27 +26,22 @@ pub(crate) fn object(what: &impl Serialize) -> Result<(), Failure> {
     line(serde_json::to_string(what).map_err(io::Error::from)?)
 }
 
-/// Rows under their headings, without a frame. Columns of figures (marked by a leading `>` in
-/// their heading) are aligned to the right.
+/// Rows without a frame, under their headings if they have some. Columns of figures (marked by a
+/// leading `>` in their heading) are aligned to the right.
 pub(crate) struct Rows {
     table: Table,
+    is_right: Vec<bool>,
 }
 
 impl Rows {
     pub(crate) fn new(headings: &[&str]) -> Self {
         let mut table = Table::new();
         table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-        table.set_header(headings.iter().map(|heading| heading.trim_start_matches('>')));
-        for (index, heading) in headings.iter().enumerate() {
-            if let Some(column) = table.column_mut(index) {
-                let right = if index + 1 == headings.len() { 0 } else { 2 };
-                column.set_padding((0, right));
-                if heading.starts_with('>') {
-                    column.set_cell_alignment(CellAlignment::Right);
-                }
-            }
+        if !headings.is_empty() {
+            table.set_header(headings.iter().map(|heading| heading.trim_start_matches('>')));
         }
-        Self { table }
+        let is_right = headings.iter().map(|heading| heading.starts_with('>')).collect();
+        Self { table, is_right }
     }
 
     pub(crate) fn add(&mut self, cells: Vec<String>) {
@@ -54,7 +49,13 @@ impl Rows {
     }
 
     /// Prints the rows, each behind `indent`.
-    pub(crate) fn print(&self, indent: &str) -> Result<(), Failure> {
+    pub(crate) fn print(mut self, indent: &str) -> Result<(), Failure> {
+        for (index, column) in self.table.column_iter_mut().enumerate() {
+            column.set_padding((0, 2));
+            if self.is_right.get(index).is_some_and(|is_right| *is_right) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
         for row in self.table.lines() {
             line(format!("{indent}{}", row.trim_end()))?;
         }

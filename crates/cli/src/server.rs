@@ -103,7 +103,30 @@ impl From<ConfigError> for Failure {
 
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
-        Self::new(Reason::Config, error.to_string())
+        let reason = match &error {
+            StartError::Config(_) => Reason::Config,
+            StartError::Listen { .. } => Reason::Listen,
+            StartError::Node(error) => reason_of(error),
+            StartError::Boot(_) | StartError::Http(_) => Reason::Io,
+        };
+        Self::new(reason, error.to_string())
+    }
+}
+
+impl From<lockkeeper_node::StartError> for Failure {
+    fn from(error: lockkeeper_node::StartError) -> Self {
+        Self::new(reason_of(&error), error.to_string())
+    }
+}
+
+const fn reason_of(error: &lockkeeper_node::StartError) -> Reason {
+    use lockkeeper_node::StartError as E;
+    match error {
+        E::InUse(_) => Reason::InUse,
+        E::ForeignDirectory { .. } | E::Config(_) => Reason::Config,
+        E::Listen { .. } => Reason::Listen,
+        E::Io(_) => Reason::Io,
+        E::Fault(_) => Reason::Fault,
     }
 }
 

@@ -78,7 +78,7 @@ async fn find(client: &Client, id: SessionId) -> Result<Session, Failure> {
 fn people(session: &Session) -> Result<(), Failure> {
     output::line(format!("session {} of {}", session.id, session.owner))?;
     let mut rows = Rows::new(&[]);
-    let mut add = |what: &str, value: String| rows.add(vec![format!("{what}  "), value]);
+    let mut add = |what: &str, value: String| rows.add(vec![what.to_owned(), value]);
     if !session.owner.program.is_empty() {
         add("program", Printable(&session.owner.program).to_string());
     }

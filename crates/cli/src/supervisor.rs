@@ -221,33 +221,32 @@ impl<'a> Supervisor<'a> {
 
     fn verdict(&self, ended: Ended) -> Result<u8, Failure> {
         let Some(stopped) = ended.stopped else { return Ok(ended.code) };
+        // The report may be read before the loss is, for instance after a stop of this process.
+        let cause = self.cause.or(match self.guard.state() {
+            State::Lost(reason) => Some(Cause::Lost(reason)),
+            State::Held | State::Suspended { .. } => None,
+        });
         let how = self.how(stopped);
-        match (self.cause, stopped.why) {
-            (Some(Cause::Lost(reason)), _) => {
-                Err(Failure::new(Reason::Lost, format!("LOST: {reason}. {how}"))
-                    .advise("Whoever holds the lock next has a greater token."))
-            }
+        let (reason, what) = match (cause, stopped.why) {
+            (Some(Cause::Lost(reason)), _) => (Reason::Lost, format!("LOST: {reason}")),
             (Some(Cause::Revoked), _) => {
-                let what = format!("REVOKED: an operator asked for it back. {how}");
-                Err(Failure::new(Reason::Revoked, what))
+                (Reason::Revoked, "REVOKED: an operator asked for it back".to_owned())
             }
             (Some(Cause::MaxHold), _) => {
-                let limit = self.job.max_hold.unwrap_or_default();
-                let limit = humantime::format_duration(limit);
-                Err(Failure::new(Reason::MaxHold, format!("held for {limit} (--max-hold). {how}")))
+                let limit = humantime::format_duration(self.job.max_hold.unwrap_or_default());
+                (Reason::MaxHold, format!("held for {limit} (--max-hold)"))
             }
             (None, Why::LeaseRanOut) => {
                 let ttl = self.guard.session().ttl;
                 let since = text::seconds(ttl.saturating_sub(self.guard.remaining()));
-                let ttl = humantime::format_duration(ttl);
-                let what =
-                    format!("LOST: no renewal was confirmed for {since} (lease {ttl}). {how}");
-                Err(Failure::new(Reason::Lost, what)
-                    .advise("Are the servers reachable? A longer --ttl outlives longer failures."))
+                (Reason::Lost, format!("LOST: no renewal was confirmed for {since}"))
             }
             // Somebody wanted the command to end, and it has.
-            (None, Why::Ordered | Why::Orphaned | Why::Signalled) => Ok(ended.code),
-        }
+            (None, Why::Ordered | Why::Orphaned | Why::Signalled) => return Ok(ended.code),
+        };
+        let ttl = humantime::format_duration(self.guard.session().ttl);
+        let lease = if reason == Reason::Lost { format!(" (lease {ttl})") } else { String::new() };
+        Err(Failure::new(reason, format!("{what}{lease}. {how}")))
     }
 
     fn how(&self, stopped: Stopped) -> String {

@@ -65,12 +65,15 @@ pub(crate) fn clock(duration: Duration) -> String {
     }
 }
 
-/// A short span: `0.4 s`, `14 s`.
+/// A short span: `40 ms`, `0.4 s`, `3 s`, `14 s`.
 pub(crate) fn seconds(duration: Duration) -> String {
-    if duration < Duration::from_secs(10) {
-        format!("{:.1} s", duration.as_secs_f64())
-    } else {
+    let ms = duration.as_millis();
+    if ms < 100 && ms > 0 {
+        format!("{ms} ms")
+    } else if ms >= 10_000 || ms % 1_000 == 0 {
         format!("{} s", duration.as_secs())
+    } else {
+        format!("{:.1} s", duration.as_secs_f64())
     }
 }
 
@@ -129,8 +132,9 @@ mod tests {
         let text = |s| clock(Duration::from_secs(s));
         assert_eq!([text(41), text(190), text(3_723)], ["0:41", "3:10", "1:02:03"]);
         assert_eq!(text(2 * 86_400 + 61), "2d 0:01:01");
-        assert_eq!(seconds(Duration::from_millis(8_940)), "8.9 s");
-        assert_eq!(seconds(Duration::from_millis(14_400)), "14 s");
+        let text = |ms| seconds(Duration::from_millis(ms));
+        assert_eq!([text(8_940), text(14_400), text(3_000)], ["8.9 s", "14 s", "3 s"]);
+        assert_eq!([text(0), text(7), text(430)], ["0 s", "7 ms", "0.4 s"]);
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn people(lock: &Lock) -> Result<(), Failure> {
 
 fn details(hold: &Hold) -> Result<(), Failure> {
     let mut rows = Rows::new(&[]);
-    let mut add = |what: &str, value: String| rows.add(vec![format!("{what}  "), value]);
+    let mut add = |what: &str, value: String| rows.add(vec![what.to_owned(), value]);
     add("since", format!("{} ({})", local_time(hold.since_stamp_ms), clock(hold.held)));
     add("token", hold.token.to_string());
     add("mode", mode(hold.mode));

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, waitpgid, waitpid,
+    Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait, waitpgid,
 };
 
 /// The processes of one command. Only [`Family::reap`] notices their ends.
@@ -96,7 +96,7 @@ impl Family {
     /// Takes note of every process that has ended.
     pub(crate) fn reap(&mut self) {
         loop {
-            match waitpid(None, WaitOptions::NOHANG) {
+            match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => self.note(pid, status),
                 Ok(None) => break,
                 Err(Errno::INTR) => {}
