@@ -12,6 +12,7 @@ mod error;
 #[cfg_attr(not(test), expect(dead_code, reason = "the replica that uses it comes next"))]
 mod log;
 mod node;
+#[cfg_attr(not(test), expect(dead_code, reason = "the replica that uses it comes next"))]
 mod system;
 
 pub use config::{Member, NodeConfig, NodeId, Start, Timers};

@@ -254,7 +254,7 @@ mod tests {
         disk.open(&new, true).unwrap();
         disk.rename(&old, &new).unwrap();
         disk.sync_dir(&directory).unwrap();
-        assert_eq!(disk.list(&directory).unwrap(), [new.clone()]);
+        assert_eq!(disk.list(&directory).unwrap(), std::slice::from_ref(&new));
 
         let mut buffer = [0xff; 8];
         assert_eq!(file.read_at(&mut buffer, 10).unwrap(), 5);

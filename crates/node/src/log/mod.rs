@@ -19,9 +19,9 @@
 //! answers ([`LogStats::sync_age`] is for whoever watches it), or that the disk tells the truth
 //! about it. `docs/log-format.md` lists what is assumed.
 //!
-//! From the bottom up: [`format`] has the bytes, [`segment`] the files, [`persisted`] what records
-//! add up to, [`recovery`] opens, [`shared`] is where callers and thread meet, [`writer`] is the
-//! thread.
+//! From the bottom up: `format.rs` has the bytes, `segment.rs` the files, `persisted.rs` what
+//! records add up to; `recovery.rs` opens, `writer.rs` is the thread, and `shared.rs` is where it
+//! meets the callers.
 
 mod format;
 mod persisted;
@@ -120,7 +120,8 @@ pub(crate) struct LogStats {
     pub sync_time: Duration,
     /// For how long the log's thread has been waiting for the disk now; `None` while it isn't.
     pub sync_age: Option<Duration>,
-    /// Bytes free on the disk, looked at each MiB or so of log.
+    /// Bytes free on the disk: looked at each MiB or so of log, and when asked for by
+    /// [`Log::look_at_free_bytes`].
     pub free_bytes: u64,
     /// Why nothing is written any more, if so.
     pub fault: Option<Fault>,
@@ -271,6 +272,12 @@ impl Log {
         }
         entries.extend(found.entries);
         Ok(entries)
+    }
+
+    /// Has the log's thread look again at how much room the disk has, for [`LogStats`]. Without it a
+    /// node that writes nothing because the disk is full wouldn't hear of room.
+    pub(crate) fn look_at_free_bytes(&self) {
+        self.submit(Change::Look, Box::new(|_| {}));
     }
 
     /// Which entries there are.

@@ -161,3 +161,40 @@ impl Persisted {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn play(persisted: &mut Persisted, kind: Kind, index: u64) -> Result<(), String> {
+        let place = Place { segment: 1, offset: 512, bytes: 48 };
+        persisted.play(Record { kind, index, place, body: Bytes::new() })
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let mut persisted = Persisted::default();
+        for index in 5..9 {
+            play(&mut persisted, Kind::Entry, index).unwrap();
+        }
+        play(&mut persisted, Kind::Entry, 8).unwrap_err();
+        play(&mut persisted, Kind::Entry, 10).unwrap_err();
+        play(&mut persisted, Kind::Purge, 6).unwrap();
+        play(&mut persisted, Kind::Truncate, 6).unwrap_err();
+        play(&mut persisted, Kind::Truncate, 10).unwrap_err();
+        play(&mut persisted, Kind::Truncate, 8).unwrap();
+        assert_eq!((persisted.first(), persisted.next(), persisted.live_bytes()), (7, 8, 48));
+    }
+
+    #[test]
+    fn what_refers_to_segments_given_up_is_played_and_the_gap_shows_until_it_closes() {
+        let mut persisted = Persisted::default();
+        play(&mut persisted, Kind::Purge, 2).unwrap();
+        play(&mut persisted, Kind::Entry, 20).unwrap();
+        play(&mut persisted, Kind::Truncate, 10).unwrap();
+        play(&mut persisted, Kind::Entry, 10).unwrap();
+        assert!(persisted.first() > persisted.lowest());
+        play(&mut persisted, Kind::Purge, 9).unwrap();
+        assert_eq!((persisted.first(), persisted.lowest(), persisted.next()), (10, 10, 11));
+    }
+}

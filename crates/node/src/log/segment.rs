@@ -189,7 +189,7 @@ impl MakerThread {
         let work = move || {
             for task in received {
                 match task {
-                    // Nobody receives it once the log is closed: the file is found at the next start.
+                    // Nobody receives it once the log is closed: the next start finds the file.
                     Task::Make(number) => drop(sender.send(maker.make(number))),
                     Task::Retire(segment) => {
                         let path = segment.path.clone();

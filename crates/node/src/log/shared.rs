@@ -36,6 +36,8 @@ pub(super) enum Change {
     Truncate(u64),
     /// Up to and with this index.
     Purge(u64, Bytes),
+    /// Nothing to write: only look at how much room there is.
+    Look,
 }
 
 /// A change, its number among all changes, and who waits for it.
@@ -282,7 +284,7 @@ impl Memory {
     fn change(&mut self, change: &Change, number: u64) -> Result<(), String> {
         match change {
             Change::Append(entries) => self.append(entries, number),
-            Change::Vote(_) => Ok(()),
+            Change::Vote(_) | Change::Look => Ok(()),
             Change::Truncate(from) => self.truncate(*from),
             Change::Purge(up_to, _) => {
                 self.purge(*up_to);

@@ -120,6 +120,10 @@ impl Writer {
             Change::Vote(body) => self.put(Kind::Vote, 0, &body),
             Change::Truncate(from) => self.put(Kind::Truncate, from, &Bytes::new()),
             Change::Purge(up_to, marker) => self.put(Kind::Purge, up_to, &marker),
+            Change::Look => {
+                self.look_at_free_bytes();
+                Ok(())
+            }
         }
     }
 
@@ -213,7 +217,10 @@ impl Writer {
         if self.offset > self.segment.header.bytes / 2 {
             self.maker.prepare(self.segment.header.number + 1);
         }
-        self.look_at_free_bytes(bytes);
+        self.since_free_look += bytes;
+        if self.since_free_look >= FREE_LOOK_BYTES {
+            self.look_at_free_bytes();
+        }
         Ok(())
     }
 
@@ -248,11 +255,7 @@ impl Writer {
         Ok(())
     }
 
-    fn look_at_free_bytes(&mut self, written: u64) {
-        self.since_free_look += written;
-        if self.since_free_look < FREE_LOOK_BYTES {
-            return;
-        }
+    fn look_at_free_bytes(&mut self) {
         self.since_free_look = 0;
         let directory = self.segment.path.parent().unwrap_or(&self.segment.path);
         // A disk that can't say how full it is stays as full as it was; a write will tell.

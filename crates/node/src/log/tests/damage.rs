@@ -218,6 +218,21 @@ fn a_missing_segment_is_refused() {
 }
 
 #[test]
+fn a_log_whose_beginning_was_given_up_is_never_empty() {
+    let disk = TestDisk::default();
+    let (log, _) = open(&disk);
+    append(&log, entries(0..30, 350, "a")).unwrap();
+    wait(|done| log.purge(29, Bytes::new(), done)).unwrap();
+    log.close();
+    let only = disk.names().into_iter().find(|path| path.extension() == Some("log".as_ref()));
+    let only = only.expect("the newest segment");
+    assert_ne!(only, segment(1));
+    disk.damage(&only, |bytes| bytes[SEGMENT_HEADER_BYTES as usize..].fill(0));
+    let fault = contents(&disk).expect_err("its first batch was durable");
+    assert!(fault.to_string().contains("the first batch is bad"), "{fault}");
+}
+
+#[test]
 fn another_format_version_is_named() {
     let story = story(false);
     let fault = story.outcome(|bytes| bytes[0] = 9).expect_err("from the future");

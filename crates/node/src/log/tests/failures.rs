@@ -120,9 +120,13 @@ fn a_full_disk_is_a_fault_and_nothing_is_lost() {
     assert_eq!(contents(&disk).unwrap().entries.len() as u64, called_back);
     assert_eq!(disk.environment().disk.free_bytes(directory()).unwrap(), 0);
 
-    // Room again: it goes on where it was.
-    disk.set_capacity(7 * SEGMENT_BYTES_MIN);
+    // Room again: it is heard of without a write, and the log goes on where it was.
     let (log, _) = open(&disk);
+    assert_eq!(log.stats().free_bytes, 0);
+    disk.set_capacity(7 * SEGMENT_BYTES_MIN);
+    log.look_at_free_bytes();
+    wait(|done| log.append(Vec::new(), done)).unwrap();
+    assert_eq!(log.stats().free_bytes, 2 * SEGMENT_BYTES_MIN);
     assert!(fill(&log).0 > called_back);
     log.close();
 }

@@ -76,7 +76,7 @@ fn entries(range: Range<u64>, bytes: usize, text: &str) -> Vec<LogEntry> {
 }
 
 /// Makes a change and waits for its callback.
-fn wait(change: impl FnOnce(DoneSender)) -> Result<(), Fault> {
+fn wait(change: impl FnOnce(Done)) -> Result<(), Fault> {
     let (sender, receiver) = mpsc::channel();
     change(Box::new(move |outcome| {
         // The test may have given up waiting.
@@ -84,8 +84,6 @@ fn wait(change: impl FnOnce(DoneSender)) -> Result<(), Fault> {
     }));
     receiver.recv().expect("every change is answered")
 }
-
-type DoneSender = Box<dyn FnOnce(Result<(), Fault>) + Send>;
 
 fn append(log: &Log, entries: Vec<LogEntry>) -> Result<(), Fault> {
     wait(|done| log.append(entries, done))
