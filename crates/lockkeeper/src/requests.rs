@@ -70,6 +70,9 @@ pub(crate) struct Requests {
     never_sent: u64,
     waits: NumberMap<Wait>,
     holds: NumberMap<Hold>,
+    /// The tokens of holds with several handles, by the handles' numbers; a number stays until the
+    /// last handle is given back, since the servers may name the hold by it meanwhile.
+    reentered: NumberMap<u64>,
     backlog: VecDeque<Backlogged>,
     /// Holds that an operator has asked for.
     revoked_count: usize,
@@ -93,8 +96,9 @@ struct Wait {
     view: QueueView,
 }
 
-/// A hold, as one guard's acquire names it.
+/// A handle on a hold: what one guard has.
 struct Hold {
+    token: u64,
     /// An operator has asked for it back.
     is_revoked: bool,
     /// It was taken away although the session lives.
@@ -151,7 +155,26 @@ impl Requests {
         let Some(hold) = self.holds.remove(&acquire) else { return false };
         self.revoked_count -= usize::from(hold.is_revoked);
         hold.publish(State::Lost(LossReason::Released));
+        if let Some(&token) = self.reentered.get(&acquire)
+            && !self.handles(token).any(|handle| self.holds.contains_key(&handle))
+        {
+            self.reentered.retain(|_, other| *other != token);
+        }
         true
+    }
+
+    /// The numbers of the handles on a hold that has, or had, several.
+    fn handles(&self, token: u64) -> impl Iterator<Item = u64> {
+        let is_same = move |(&number, &other): (&u64, &u64)| (other == token).then_some(number);
+        self.reentered.iter().filter_map(is_same)
+    }
+
+    /// The numbers of all handles on the hold that a server names by one of them.
+    fn all_handles(&self, acquire: u64) -> Vec<u64> {
+        match self.reentered.get(&acquire) {
+            Some(&token) => self.handles(token).collect(),
+            None => vec![acquire],
+        }
     }
 
     /// The place and the holder that a waiting acquire was last told.
@@ -222,8 +245,8 @@ impl Requests {
 }
 
 impl Hold {
-    const fn new() -> Self {
-        Self { is_revoked: false, lost: None, watch: None }
+    const fn new(token: u64) -> Self {
+        Self { token, is_revoked: false, lost: None, watch: None }
     }
 
     fn state(&self, lease: State) -> State {
@@ -348,18 +371,21 @@ impl Requests {
 
     /// An operator asks for a hold back, or (0) for the whole session.
     pub(crate) fn revoked_event(&mut self, acquire: u64) {
-        if acquire == 0 {
-            self.is_session_revoked = true;
-        } else if let Some(hold) = self.holds.get_mut(&acquire)
-            && !std::mem::replace(&mut hold.is_revoked, true)
-        {
-            self.revoked_count += 1;
+        self.is_session_revoked |= acquire == 0;
+        for handle in self.all_handles(acquire) {
+            if let Some(hold) = self.holds.get_mut(&handle)
+                && !std::mem::replace(&mut hold.is_revoked, true)
+            {
+                self.revoked_count += 1;
+            }
         }
     }
 
     /// A hold or a place was taken away, while the session lives.
     pub(crate) fn lost_event(&mut self, acquire: u64, reason: LossReason, out: &mut Vec<Delivery>) {
-        self.lose_hold(acquire, reason);
+        for handle in self.all_handles(acquire) {
+            self.lose_hold(handle, reason);
+        }
         if let Some(wait) = self.waits.remove(&acquire) {
             out.extend(wait.reply.map(|to| Delivery { to, answer: Err(Error::Lost(reason)) }));
         }
@@ -442,10 +468,16 @@ impl Requests {
 
     fn granted(&mut self, number: u64, token: u64, mut open: Open, out: &mut Vec<Delivery>) {
         // The cancel of an abandoned acquire gives it back.
-        if !open.is_abandoned {
-            let lock = open.take_lock();
-            self.hold(number, token, lock, open.reply, out);
+        if open.is_abandoned {
+            return;
         }
+        if let Some(request::Body::Reenter(_)) = open.request.body {
+            let is_same = |(&handle, hold): (_, &Hold)| (hold.token == token).then_some(handle);
+            let others: Vec<u64> = self.holds.iter().filter_map(is_same).collect();
+            self.reentered.extend(others.into_iter().chain([number]).map(|handle| (handle, token)));
+        }
+        let lock = open.take_lock();
+        self.hold(number, token, lock, open.reply, out);
     }
 
     fn hold(
@@ -456,7 +488,7 @@ impl Requests {
         reply: Option<ReplyTo>,
         out: &mut Vec<Delivery>,
     ) {
-        self.holds.insert(number, Hold::new());
+        self.holds.insert(number, Hold::new(token));
         out.extend(reply.map(|to| Delivery { to, answer: Ok(Answer::Granted { token, lock }) }));
     }
 

@@ -176,7 +176,7 @@ async fn a_release_tells_whether_it_was_still_held() {
 }
 
 #[tokio::test]
-async fn entering_again_shares_the_token_and_releases_one_handle_at_a_time() {
+async fn entering_again_shares_the_token_and_what_happens_to_the_hold() {
     let peer = Peer::listen().await;
     let (_client, guard, mut link) = holder(&[&peer], Peer::builder(&[&peer])).await;
     let answers = async {
@@ -186,6 +186,8 @@ async fn entering_again_shares_the_token_and_releases_one_handle_at_a_time() {
         link.send_granted(request.id, 10).await;
         let (release, acquire) = link.release().await;
         assert_eq!(acquire, 1);
+        // What was sent before the release was applied names the hold by its lowest handle.
+        link.send(0, response::Body::RevokedEvent(native::RevokedEvent { acquire: 1 })).await;
         let released = native::Released { token: 10, remaining: 1 };
         link.send(release, response::Body::Released(released)).await;
     };
@@ -194,9 +196,13 @@ async fn entering_again_shares_the_token_and_releases_one_handle_at_a_time() {
         assert_eq!((inner.token(), inner.name()), (10, "a"));
         assert_eq!(guard.release().await.unwrap().remaining, 1);
         assert_eq!(inner.state(), State::Held);
-        drop(inner);
+        inner.revoked().await;
+        inner
     };
-    soon("both", async { tokio::join!(answers, calls) }).await;
+    let ((), inner) = soon("both", async { tokio::join!(answers, calls) }).await;
+    let lost = native::LostEvent { acquire: 2, reason: "forced".into() };
+    link.send(0, response::Body::LostEvent(lost)).await;
+    assert_eq!(soon("the loss", inner.lost()).await, LossReason::Forced);
 }
 
 #[tokio::test]
