@@ -67,8 +67,17 @@ pub struct Moment {
 
 /// Time, as a client takes it from the world. A simulator brings its own.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
-    /// Now. It is asked often (at every look at a guard), so it must be cheap.
-    fn now(&self) -> Moment;
+    /// Now, on the clock that leases are counted on. It is asked with every request, so it must be
+    /// cheap.
+    fn boottime(&self) -> Boottime;
+
+    /// Nanoseconds since the Unix epoch.
+    fn wall_nanos(&self) -> u64;
+
+    /// One look at both.
+    fn now(&self) -> Moment {
+        Moment { boottime: self.boottime(), wall_nanos: self.wall_nanos() }
+    }
 
     /// A new alarm of this clock, made inside the runtime that will poll it.
     ///
@@ -90,12 +99,13 @@ pub trait Alarm: Send + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    fn now(&self) -> Moment {
+    fn boottime(&self) -> Boottime {
+        system::boottime()
+    }
+
+    fn wall_nanos(&self) -> u64 {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Moment {
-            boottime: system::boottime(),
-            wall_nanos: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
-        }
+        u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn alarm(&self) -> io::Result<Box<dyn Alarm>> {
@@ -241,22 +251,22 @@ mod tests {
     async fn an_alarm_rings_at_its_moment_and_not_before() {
         let mut alarm = SystemClock.alarm().unwrap();
         for _ in 0..3 {
-            let at = SystemClock.now().boottime + Duration::from_millis(20);
+            let at = SystemClock.boottime() + Duration::from_millis(20);
             poll_fn(|cx| alarm.poll_at(at, cx)).await;
-            assert!(SystemClock.now().boottime >= at);
+            assert!(SystemClock.boottime() >= at);
         }
     }
 
     #[tokio::test]
     async fn only_the_newest_setting_of_an_alarm_counts() {
         let mut alarm = SystemClock.alarm().unwrap();
-        let far = SystemClock.now().boottime + Duration::from_secs(3_600);
-        let near = SystemClock.now().boottime + Duration::from_millis(20);
+        let far = SystemClock.boottime() + Duration::from_secs(3_600);
+        let near = SystemClock.boottime() + Duration::from_millis(20);
         poll_fn(|cx| {
             assert!(alarm.poll_at(far, cx).is_pending());
             alarm.poll_at(near, cx)
         })
         .await;
-        assert!(SystemClock.now().boottime >= near);
+        assert!(SystemClock.boottime() >= near);
     }
 }

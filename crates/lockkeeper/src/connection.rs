@@ -107,7 +107,7 @@ impl Driver {
         let alarm = clock
             .alarm()
             .map_err(|error| Error::Config(format!("the system gives no timer: {error}")))?;
-        let now = clock.now().boottime;
+        let now = clock.boottime();
         Ok(Self {
             shared,
             alarm,
@@ -132,7 +132,9 @@ impl Driver {
         let mut event = Event::Woken;
         loop {
             let is_over = {
-                let (mut state, now) = shared.look();
+                let mut state = shared.state.lock();
+                let now = shared.settings.clock.now();
+                state.compare_clocks(now);
                 self.check_lateness(&mut state, now);
                 self.handle(event, &mut state, now);
                 self.keep(&mut state, now);
@@ -215,7 +217,7 @@ impl Driver {
 
     fn is_expired(&mut self, state: &mut State, now: Moment) -> bool {
         if matches!(state.phase, Phase::Open)
-            && let lease::State::Lost(reason) = state.lease_state(now)
+            && let lease::State::Lost(reason) = state.lease_state(now.boottime)
         {
             let reason = match reason {
                 LossReason::Expired { .. } if state.requests.any_revoked() => LossReason::Revoked,
@@ -316,7 +318,7 @@ impl Driver {
     /// (a server was found late), the heartbeat under way is waited for: its confirmation opens it.
     fn open(&mut self, begun: Boottime, state: &mut State, now: Moment) {
         let mut lease = Lease::new(self.shared.settings.ttl, begun, now);
-        if lease.look(now).is_held() {
+        if lease.look(now.boottime).is_held() {
             state.lease = Some(lease);
             state.phase = Phase::Open;
             state.bind();

@@ -15,7 +15,7 @@ use crate::clock::Boottime;
 use crate::error::{Error, LossReason, RefusedCode};
 use crate::lease::State;
 use crate::lock;
-use crate::requests::Answer;
+use crate::requests::{Answer, unsent};
 use crate::session::{Session, SessionInfo, Shared};
 use crate::views;
 
@@ -128,7 +128,7 @@ impl Lease {
             return Duration::ZERO;
         }
         let session = &self.session;
-        session.deadline.borrow().since(session.settings.clock.now().boottime)
+        session.deadline.borrow().since(session.settings.clock.boottime())
     }
 
     /// When the session's lease is lost unless it is renewed, in nanoseconds since boot
@@ -233,8 +233,8 @@ impl Guard {
     /// [`Error::Lost`], and those of [`LockRequest::acquire`](crate::LockRequest::acquire).
     pub async fn reenter(&self) -> Result<Self, Error> {
         let (name, token) = (self.name().to_owned(), self.token);
-        let body = request::Body::Reenter(native::Reenter { lock: name, token });
-        lock::request(Arc::clone(&self.session), body, None).await
+        let request = unsent(request::Body::Reenter(native::Reenter { lock: name, token }));
+        lock::request(Arc::clone(&self.session), request, None).await
     }
 
     /// Gives the lock back, and waits until the cluster has it. Dropping the future doesn't keep

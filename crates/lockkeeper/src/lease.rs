@@ -65,16 +65,15 @@ impl Lease {
     }
 
     /// What a holder may believe at `now`. It comes before anything else that is done then.
-    pub(crate) fn look(&mut self, now: Moment) -> State {
-        self.compare_clocks(now);
+    pub(crate) fn look(&mut self, now: Boottime) -> State {
         if let Some(reason) = self.lost {
             return State::Lost(reason);
         }
-        if now.boottime >= self.deadline() {
-            let since_last_renewal = now.boottime.since(self.renewed);
+        if now >= self.deadline() {
+            let since_last_renewal = now.since(self.renewed);
             return State::Lost(self.end(LossReason::Expired { since_last_renewal }));
         }
-        if self.doubted.is_some() || now.boottime >= self.suspension() {
+        if self.doubted.is_some() || now >= self.suspension() {
             return State::Suspended { until: self.deadline() };
         }
         State::Held
@@ -91,6 +90,19 @@ impl Lease {
     /// The process may not have run for a while before `now`.
     pub(crate) fn doubt(&mut self, now: Boottime) {
         self.doubted = Some(now);
+    }
+
+    /// Doubts the lease if the wall clock has gone further than this one since the last comparison:
+    /// a hypervisor may have stopped the machine, and its clocks with it.
+    pub(crate) fn compare_clocks(&mut self, now: Moment) {
+        let wall_ahead = wall_ahead(now);
+        let jump = wall_ahead - self.wall_ahead_nanos;
+        self.wall_ahead_nanos = wall_ahead;
+        // A clock that was set by hand looks the same as a hypervisor's pause. Then the suspension
+        // lasts one round trip and does no harm.
+        if jump > i128::try_from(margin(self.ttl).as_nanos()).unwrap_or(i128::MAX) {
+            self.doubt(now.boottime);
+        }
     }
 
     /// Ends the lease, unless it was over already; returns why it is.
@@ -125,17 +137,6 @@ impl Lease {
     fn suspension(&self) -> Boottime {
         self.renewed + self.ttl * 2 / 3
     }
-
-    fn compare_clocks(&mut self, now: Moment) {
-        let wall_ahead = wall_ahead(now);
-        let jump = wall_ahead - self.wall_ahead_nanos;
-        self.wall_ahead_nanos = wall_ahead;
-        // A clock that was set by hand looks the same as a hypervisor's pause. Then the suspension
-        // lasts one round trip and does no harm.
-        if jump > i128::try_from(margin(self.ttl).as_nanos()).unwrap_or(i128::MAX) {
-            self.doubt(now.boottime);
-        }
-    }
 }
 
 /// By how much a lease ends earlier at the client than at the servers: for clocks that don't run
@@ -163,6 +164,12 @@ mod tests {
         Moment { boottime, wall_nanos: (1_000_000 + wall_ms) * 1_000_000 }
     }
 
+    /// What a holder sees who looks at both clocks.
+    fn look(lease: &mut Lease, now: Moment) -> State {
+        lease.compare_clocks(now);
+        lease.look(now.boottime)
+    }
+
     fn lease() -> Lease {
         Lease::new(TTL, at(0).boottime, at(0))
     }
@@ -170,13 +177,13 @@ mod tests {
     #[test]
     fn it_is_lost_a_margin_before_its_end_and_stays_lost() {
         let mut lease = lease();
-        assert_eq!(lease.look(at(666)), State::Held);
-        assert_eq!(lease.look(at(667)), State::Suspended { until: at(970).boottime });
-        assert_eq!(lease.look(at(969)), State::Suspended { until: at(970).boottime });
+        assert_eq!(look(&mut lease, at(666)), State::Held);
+        assert_eq!(look(&mut lease, at(667)), State::Suspended { until: at(970).boottime });
+        assert_eq!(look(&mut lease, at(969)), State::Suspended { until: at(970).boottime });
         let lost = LossReason::Expired { since_last_renewal: Duration::from_millis(970) };
-        assert_eq!(lease.look(at(970)), State::Lost(lost));
+        assert_eq!(look(&mut lease, at(970)), State::Lost(lost));
         lease.confirm(at(900).boottime);
-        assert_eq!(lease.look(at(971)), State::Lost(lost));
+        assert_eq!(look(&mut lease, at(971)), State::Lost(lost));
     }
 
     #[test]
@@ -193,25 +200,28 @@ mod tests {
     fn after_a_gap_only_a_heartbeat_sent_since_ends_the_suspension() {
         let mut lease = lease();
         lease.doubt(at(500).boottime);
-        assert_eq!(lease.look(at(500)), State::Suspended { until: at(970).boottime });
+        assert_eq!(look(&mut lease, at(500)), State::Suspended { until: at(970).boottime });
         lease.confirm(at(499).boottime);
-        assert_eq!(lease.look(at(510)), State::Suspended { until: at(1_469).boottime });
+        assert_eq!(look(&mut lease, at(510)), State::Suspended { until: at(1_469).boottime });
         lease.confirm(at(505).boottime);
-        assert_eq!(lease.look(at(511)), State::Held);
+        assert_eq!(look(&mut lease, at(511)), State::Held);
     }
 
     #[test]
     fn a_wall_clock_that_ran_ahead_is_a_gap_and_one_that_went_back_is_not() {
         let mut lease = lease();
-        assert_eq!(lease.look(both(100, 60)), State::Held);
-        assert_eq!(lease.look(both(110, 70 + 31)), State::Suspended { until: at(970).boottime });
+        assert_eq!(look(&mut lease, both(100, 60)), State::Held);
+        assert_eq!(
+            look(&mut lease, both(110, 70 + 31)),
+            State::Suspended { until: at(970).boottime }
+        );
         lease.confirm(at(120).boottime);
-        assert_eq!(lease.look(both(130, 121)), State::Held);
+        assert_eq!(look(&mut lease, both(130, 121)), State::Held);
     }
 
     #[test]
     fn a_gap_longer_than_the_lease_is_its_end() {
         let mut lease = lease();
-        assert!(matches!(lease.look(both(5_000, 9_000)), State::Lost(_)));
+        assert!(matches!(look(&mut lease, both(5_000, 9_000)), State::Lost(_)));
     }
 }

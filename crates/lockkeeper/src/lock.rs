@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_wire::native::{self, request, response};
+use lockkeeper_wire::native::{self, Request, request, response};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::client::Client;
 use crate::error::Error;
 use crate::guard::Guard;
-use crate::requests::Answer;
+use crate::requests::{Answer, unsent};
 use crate::session::Session;
 use crate::socket::check_length;
 use crate::views::{Hold, Mode, QueueView};
@@ -123,13 +123,14 @@ impl LockRequest {
         let mode = (self.mode != Mode::Exclusive).then(|| self.mode.into());
         let Some(limit) = self.wait_at_most else {
             let (lock, purpose) = (self.name, self.purpose);
-            let body = request::Body::Acquire(native::Acquire { lock, mode, wait, purpose });
-            return request(session, body, self.on_wait).await;
+            let acquire =
+                unsent(request::Body::Acquire(native::Acquire { lock, mode, wait, purpose }));
+            return request(session, acquire, self.on_wait).await;
         };
         let begun = Instant::now();
         let (lock, purpose) = (self.name.clone(), self.purpose);
-        let body = request::Body::Acquire(native::Acquire { lock, mode, wait, purpose });
-        let sent = Pending::send(session, body, self.on_wait);
+        let acquire = unsent(request::Body::Acquire(native::Acquire { lock, mode, wait, purpose }));
+        let sent = Pending::send(session, acquire, self.on_wait);
         let Ok(pending) = timeout_at(begun + limit, sent).await else {
             return Err(timed_out(self.name, begun, None, None));
         };
@@ -144,10 +145,10 @@ impl LockRequest {
 /// Makes a request that is answered by a grant, and waits for that for as long as it takes.
 pub(crate) async fn request(
     session: Arc<Session>,
-    body: request::Body,
+    request: Box<Request>,
     on_wait: Option<OnWait>,
 ) -> Result<Guard, Error> {
-    Pending::send(session, body, on_wait).await?.granted().await
+    Pending::send(session, request, on_wait).await?.granted().await
 }
 
 fn timed_out(lock: String, begun: Instant, place: Option<u32>, holder: Option<Hold>) -> Error {
@@ -167,7 +168,7 @@ struct Pending {
 impl Pending {
     async fn send(
         session: Arc<Session>,
-        body: request::Body,
+        request: Box<Request>,
         on_wait: Option<OnWait>,
     ) -> Result<Self, Error> {
         let (to, news) = match on_wait {
@@ -177,7 +178,7 @@ impl Pending {
                 (Some(to), Some((news, on_wait)))
             }
         };
-        let (number, reply) = session.request(body, to).await?;
+        let (number, reply) = session.request(request, to).await?;
         Ok(Self { session, number, reply, news, is_settled: false })
     }
 

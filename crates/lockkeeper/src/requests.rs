@@ -19,10 +19,11 @@
 mod window;
 
 use std::collections::VecDeque;
+use std::mem;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use lockkeeper_wire::native::{self, refused, request, response};
+use lockkeeper_wire::native::{self, Request, refused, request, response};
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::Boottime;
@@ -84,7 +85,7 @@ pub(crate) struct Requests {
 
 /// A request without a number yet.
 struct Backlogged {
-    body: request::Body,
+    request: Box<Request>,
     reply: Option<ReplyTo>,
     since: Boottime,
 }
@@ -107,6 +108,11 @@ struct Hold {
     watch: Option<watch::Sender<State>>,
 }
 
+/// A request that gets its number from [`Requests::submit`].
+pub(crate) fn unsent(body: request::Body) -> Box<Request> {
+    Box::new(Request { id: 0, floor: 0, body: Some(body) })
+}
+
 // ------------------------------------------------------------------ what callers ask for
 
 impl Requests {
@@ -118,12 +124,12 @@ impl Requests {
     /// Gives a request its number.
     pub(crate) fn submit(
         &mut self,
-        body: request::Body,
+        request: Box<Request>,
         reply: Option<ReplyTo>,
         news: Option<NewsTo>,
         since: Boottime,
     ) -> u64 {
-        self.window.push(body, reply, news, since)
+        self.window.push(request, reply, news, since)
     }
 
     /// Settles an acquire whose caller is gone: it leaves its place, or gives back what it got.
@@ -137,7 +143,7 @@ impl Requests {
         let was_item = self.waits.remove(&acquire).is_some() | self.forget(acquire);
         let was_open = self.window.get_mut(acquire).is_some_and(|open| {
             open.reply = None;
-            !std::mem::replace(&mut open.is_abandoned, true)
+            !mem::replace(&mut open.is_abandoned, true)
         });
         if was_item || was_open {
             self.post(request::Body::Cancel(native::Cancel { acquire }), reply, now);
@@ -184,10 +190,11 @@ impl Requests {
 
     /// Numbers a request now or as soon as there is room.
     fn post(&mut self, body: request::Body, reply: Option<ReplyTo>, since: Boottime) {
+        let request = unsent(body);
         if self.is_full() {
-            self.backlog.push_back(Backlogged { body, reply, since });
+            self.backlog.push_back(Backlogged { request, reply, since });
         } else {
-            self.submit(body, reply, None, since);
+            self.submit(request, reply, None, since);
         }
     }
 }
@@ -256,7 +263,7 @@ impl Hold {
     fn publish(&self, lease: State) {
         if let Some(watch) = &self.watch {
             let state = self.state(lease);
-            watch.send_if_modified(|last| std::mem::replace(last, state) != state);
+            watch.send_if_modified(|last| mem::replace(last, state) != state);
         }
     }
 }
@@ -275,7 +282,7 @@ impl Requests {
         while self.window.len() < WINDOW_MAX
             && let Some(next) = self.backlog.pop_front()
         {
-            self.submit(next.body, next.reply, None, next.since);
+            self.submit(next.request, next.reply, None, next.since);
         }
         let end = self.window.end();
         for number in self.unsent.max(self.window.floor())..end {
@@ -287,7 +294,7 @@ impl Requests {
 
     /// Appends again what a server couldn't serve.
     pub(crate) fn write_postponed(&mut self, out: &mut BytesMut) {
-        for number in std::mem::take(&mut self.postponed) {
+        for number in mem::take(&mut self.postponed) {
             self.window.write(number, out);
         }
     }
@@ -311,52 +318,58 @@ pub(crate) enum Verdict {
 }
 
 impl Requests {
-    /// Takes the answer to a numbered request.
+    /// Takes the answer to a numbered request. By reference, because the largest answer is thirty
+    /// times as large as the usual ones.
     pub(crate) fn answer(
         &mut self,
         number: u64,
-        body: response::Body,
+        body: &mut response::Body,
         out: &mut Vec<Delivery>,
     ) -> Verdict {
         // A number that isn't open was sent twice, and this is its second answer.
         let Some(open) = self.window.get_mut(number) else { return Verdict::Settled };
-        let body = match body {
-            response::Body::Refused(no) if no.code() == refused::Code::UnknownSession => {
-                return Verdict::SessionGone;
-            }
-            response::Body::Refused(no) if no.code() == refused::Code::Overloaded => {
-                let message = no.message;
-                response::Body::Unavailable(native::Unavailable { message, ..Default::default() })
-            }
-            body => body,
+        let not_now = match body {
+            response::Body::Unavailable(why) => Some(views::unavailable(why)),
+            response::Body::Refused(no) => match no.code() {
+                refused::Code::UnknownSession => return Verdict::SessionGone,
+                refused::Code::Overloaded => {
+                    Some(Error::Unavailable { message: mem::take(&mut no.message) })
+                }
+                _ => None,
+            },
+            _ => None,
         };
-        if let response::Body::Unavailable(why) = body {
-            let why = views::unavailable(&why);
+        if let Some(why) = not_now {
             open.unavailable = Some(why.clone());
             self.postponed.push(number);
             return Verdict::Postponed(why);
         }
-        let Some(mut open) = self.window.take(number) else { return Verdict::Settled };
+        if let Some(open) = self.window.take(number) {
+            self.settle(number, open, body, out);
+        }
+        Verdict::Settled
+    }
+
+    fn settle(
+        &mut self,
+        number: u64,
+        mut open: Open,
+        body: &mut response::Body,
+        out: &mut Vec<Delivery>,
+    ) {
         let answer = match body {
             response::Body::Granted(granted) => {
-                self.granted(number, granted.token, open, out);
-                return Verdict::Settled;
+                return self.granted(number, granted.token, open, out);
             }
-            response::Body::Queued(queued) => {
-                self.queued(number, queued, open);
-                return Verdict::Settled;
-            }
+            response::Body::Queued(queued) => return self.queued(number, mem::take(queued), open),
             response::Body::Released(released) => {
                 Ok(Answer::Released { remaining: released.remaining })
             }
             response::Body::Done(_) => Ok(Answer::Done),
-            response::Body::Refused(no) => Err(views::refused(no, open.take_lock())),
+            response::Body::Refused(no) => Err(views::refused(mem::take(no), open.take_lock())),
             other => Err(Error::Unknown { message: format!("unexpected answer: {other:?}") }),
         };
-        if let Some(to) = open.reply {
-            out.push(Delivery { to, answer });
-        }
-        Verdict::Settled
+        out.extend(open.reply.map(|to| Delivery { to, answer }));
     }
 
     /// A waiting acquire has been granted.
@@ -374,7 +387,7 @@ impl Requests {
         self.is_session_revoked |= acquire == 0;
         for handle in self.all_handles(acquire) {
             if let Some(hold) = self.holds.get_mut(&handle)
-                && !std::mem::replace(&mut hold.is_revoked, true)
+                && !mem::replace(&mut hold.is_revoked, true)
             {
                 self.revoked_count += 1;
             }
@@ -509,7 +522,7 @@ impl Requests {
 
     fn placed(&mut self, acquire: u64, place: u32) {
         if let Some(wait) = self.waits.get_mut(&acquire)
-            && std::mem::replace(&mut wait.view.place, place) != place
+            && mem::replace(&mut wait.view.place, place) != place
         {
             wait.tell();
         }

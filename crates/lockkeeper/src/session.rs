@@ -206,7 +206,7 @@ impl Shared {
     /// too many are open. Dropped before it returns, it has asked for nothing.
     pub(crate) async fn request(
         &self,
-        body: request::Body,
+        request: Box<Request>,
         news: Option<NewsTo>,
     ) -> Result<(u64, oneshot::Receiver<Result<Answer, Error>>), Error> {
         let mut has_waited = false;
@@ -220,7 +220,7 @@ impl Shared {
                     }
                     usable?;
                     let (to, reply) = oneshot::channel();
-                    let number = state.requests.submit(body, Some(to), news, now.boottime);
+                    let number = state.requests.submit(request, Some(to), news, now);
                     self.send(&mut state);
                     return Ok((number, reply));
                 }
@@ -259,7 +259,7 @@ impl Shared {
     pub(crate) fn abandon(&self, acquire: u64, reply: Option<ReplyTo>) {
         let (mut state, now) = self.look();
         if matches!(state.phase, Phase::Opening | Phase::Open) {
-            state.requests.abandon(acquire, reply, now.boottime);
+            state.requests.abandon(acquire, reply, now);
             self.send(&mut state);
         }
     }
@@ -274,7 +274,7 @@ impl Shared {
                 Err(reason)
             }
             lease::State::Held | lease::State::Suspended { .. } => {
-                state.requests.release(acquire, reply, now.boottime);
+                state.requests.release(acquire, reply, now);
                 self.send(&mut state);
                 Ok(())
             }
@@ -283,7 +283,10 @@ impl Shared {
 
     /// What a guard may believe now.
     pub(crate) fn state_of(&self, acquire: u64) -> lease::State {
-        let (state, lease, _) = self.look_at_lease();
+        let mut state = self.state.lock();
+        let now = self.settings.clock.now();
+        state.compare_clocks(now);
+        let lease = state.lease_state(now.boottime);
         state.requests.state_of(acquire, lease)
     }
 
@@ -317,7 +320,7 @@ impl Shared {
     pub(crate) fn close(&self) {
         let (mut state, now) = self.look();
         if matches!(state.phase, Phase::Opening | Phase::Open) {
-            state.phase = Phase::Closing { since: now.boottime };
+            state.phase = Phase::Closing { since: now };
             if let Some(lease) = &mut state.lease {
                 lease.end(LossReason::Released);
             }
@@ -336,18 +339,18 @@ impl Shared {
 
 impl Shared {
     /// Locks the state and looks at the clock before anything else is done with it.
-    pub(crate) fn look(&self) -> (MutexGuard<'_, State>, Moment) {
+    pub(crate) fn look(&self) -> (MutexGuard<'_, State>, Boottime) {
         let mut state = self.state.lock();
-        let now = self.settings.clock.now();
+        let now = self.settings.clock.boottime();
         if let Some(lease) = &mut state.lease {
             lease.look(now);
         }
         (state, now)
     }
 
-    fn look_at_lease(&self) -> (MutexGuard<'_, State>, lease::State, Moment) {
+    fn look_at_lease(&self) -> (MutexGuard<'_, State>, lease::State, Boottime) {
         let mut state = self.state.lock();
-        let now = self.settings.clock.now();
+        let now = self.settings.clock.boottime();
         let lease = state.lease_state(now);
         (state, lease, now)
     }
@@ -365,7 +368,7 @@ impl Shared {
 
 impl State {
     /// What those who hold something under this session may believe.
-    pub(crate) fn lease_state(&mut self, now: Moment) -> lease::State {
+    pub(crate) fn lease_state(&mut self, now: Boottime) -> lease::State {
         match &mut self.lease {
             Some(lease) => lease.look(now),
             None => match &self.phase {
@@ -373,6 +376,13 @@ impl State {
                 Phase::Over(Error::Lost(reason)) => lease::State::Lost(*reason),
                 Phase::Over(_) | Phase::Closing { .. } => lease::State::Lost(LossReason::Released),
             },
+        }
+    }
+
+    /// Doubts the lease if the wall clock has seen a gap that the boot-time clock hasn't.
+    pub(crate) fn compare_clocks(&mut self, now: Moment) {
+        if let Some(lease) = &mut self.lease {
+            lease.compare_clocks(now);
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a session's task makes of what the server says.
 
+use std::mem;
 use std::time::Duration;
 
 use lockkeeper_wire::native::{refused, response};
@@ -26,8 +27,8 @@ impl Driver {
             let Link::Up(up) = &mut self.link else { return };
             match up.input.next_response() {
                 Ok(None) => break None,
-                Ok(Some(response)) => {
-                    let Some(body) = response.body else { continue };
+                Ok(Some(mut response)) => {
+                    let Some(body) = &mut response.body else { continue };
                     if let Err(end) = self.take(response.id, body, state, now) {
                         break Some(end);
                     }
@@ -50,7 +51,7 @@ impl Driver {
     fn take(
         &mut self,
         id: u64,
-        body: response::Body,
+        body: &mut response::Body,
         state: &mut State,
         now: Moment,
     ) -> Result<(), Break> {
@@ -70,14 +71,14 @@ impl Driver {
         match body {
             response::Body::HeartbeatConfirmed(_) => self.confirmed(id, state, now),
             body if self.is_handshake(id) => return self.shake_hands(body, state, now),
-            body => state.answer_question(id, body),
+            body => state.answer_question(id, body.clone()),
         }
         Ok(())
     }
 
     fn take_event(
         &mut self,
-        body: response::Body,
+        body: &mut response::Body,
         state: &mut State,
         now: Moment,
     ) -> Result<(), Break> {
@@ -98,7 +99,9 @@ impl Driver {
                 return Err(self.session_ended(&event.reason, state, now));
             }
             response::Body::Goodbye(goodbye) => {
-                return Err(Break::Link(self.shared.settings.unreachable(goodbye.message)));
+                return Err(Break::Link(
+                    self.shared.settings.unreachable(mem::take(&mut goodbye.message)),
+                ));
             }
             other => tracing::debug!(?other, "unknown event"),
         }
@@ -127,32 +130,32 @@ impl Driver {
     /// The answer to the request that opens, resumes or ends the session.
     fn shake_hands(
         &mut self,
-        body: response::Body,
+        body: &mut response::Body,
         state: &mut State,
         now: Moment,
     ) -> Result<(), Break> {
         match body {
-            response::Body::SessionState(mut part) => {
+            response::Body::SessionState(part) => {
                 if let Link::Up(up) = &mut self.link {
                     part.holds.splice(..0, up.session.holds.drain(..));
                     part.waits.splice(..0, up.session.waits.drain(..));
                     if part.more {
-                        up.session = part;
+                        up.session = mem::take(part);
                         return Ok(());
                     }
                 }
-                self.attached(&part, state, now);
+                self.attached(part, state, now);
                 Ok(())
             }
             response::Body::Done(_) => Err(Break::Over(Error::Closed)),
-            response::Body::Unavailable(why) => Err(Break::Link(views::unavailable(&why))),
+            response::Body::Unavailable(why) => Err(Break::Link(views::unavailable(why))),
             response::Body::Refused(no) => match (no.code(), &state.phase) {
                 (refused::Code::Overloaded, _) => {
-                    Err(Break::Link(views::refused(no, String::new())))
+                    Err(Break::Link(views::refused(mem::take(no), String::new())))
                 }
                 (_, Phase::Closing { .. }) => Err(Break::Over(Error::Closed)),
                 (_, Phase::Open) => Err(self.session_ended("", state, now)),
-                _ => Err(Break::Over(views::refused(no, String::new()))),
+                _ => Err(Break::Over(views::refused(mem::take(no), String::new()))),
             },
             other => {
                 let endpoint = &self.shared.settings.target.endpoints[self.endpoint];

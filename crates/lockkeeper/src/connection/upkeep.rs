@@ -168,7 +168,7 @@ impl Driver {
 
     /// Tells those who watch.
     pub(super) fn publish(&mut self, state: &mut State, now: Moment) {
-        let lease = state.lease_state(now);
+        let lease = state.lease_state(now.boottime);
         if std::mem::replace(&mut state.published, lease) != lease {
             state.requests.publish(lease);
             self.shared.revocations.notify_waiters();

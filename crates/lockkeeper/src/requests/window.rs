@@ -28,13 +28,13 @@ impl Window {
     /// Gives a request its number.
     pub(super) fn push(
         &mut self,
-        body: request::Body,
+        mut request: Box<Request>,
         reply: Option<ReplyTo>,
         news: Option<NewsTo>,
         since: Boottime,
     ) -> u64 {
         let id = self.end();
-        let request = Request { id, floor: 0, body: Some(body) };
+        request.id = id;
         let (unavailable, is_abandoned) = (None, false);
         let open = Open { request, reply, news, since, unavailable, is_abandoned };
         self.slots.push_back(Some(open));
@@ -99,7 +99,8 @@ impl Window {
 
 /// A request without an answer.
 pub(super) struct Open {
-    pub(super) request: Request,
+    /// In a box: it is large, and handed on often before it gets here.
+    pub(super) request: Box<Request>,
     pub(super) reply: Option<ReplyTo>,
     pub(super) news: Option<NewsTo>,
     /// When it was made, for its caller's patience.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use lockkeeper::clock::{Alarm, Clock, Moment, SystemClock};
+use lockkeeper::clock::{Alarm, Boottime, Clock, SystemClock};
 use lockkeeper::{Client, ClientBuilder, Error, Guard};
 use lockkeeper_wire::native::{self, Frames, Request, Response, request, response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -272,13 +272,12 @@ impl PushedClock {
 }
 
 impl Clock for PushedClock {
-    fn now(&self) -> Moment {
-        let ahead = self.ahead_nanos.load(Ordering::SeqCst);
-        let wall_ahead = self.wall_ahead_nanos.load(Ordering::SeqCst);
-        let mut now = SystemClock.now();
-        now.boottime = now.boottime + Duration::from_nanos(ahead);
-        now.wall_nanos += wall_ahead;
-        now
+    fn boottime(&self) -> Boottime {
+        SystemClock.boottime() + Duration::from_nanos(self.ahead_nanos.load(Ordering::SeqCst))
+    }
+
+    fn wall_nanos(&self) -> u64 {
+        SystemClock.wall_nanos() + self.wall_ahead_nanos.load(Ordering::SeqCst)
     }
 
     /// The system's alarm: it doesn't hear that the clock was pushed, as a sleeper doesn't.
