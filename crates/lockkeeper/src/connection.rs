@@ -78,10 +78,13 @@ enum Link {
 struct Up {
     socket: Socket,
     input: Input,
+    /// What is being written; the next lot gathers in [`State::out`] meanwhile.
     output: BytesMut,
+    /// When the handshake was sent.
     since: Boottime,
     /// The id of the request that opens, resumes or ends the session.
     handshake: u64,
+    /// The handshake is to end the session.
     is_ending: bool,
     /// What the server has told of the session so far: a long answer comes in parts.
     session: native::SessionState,

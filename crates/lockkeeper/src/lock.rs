@@ -73,6 +73,9 @@ impl LockRequest {
     /// Gives up with [`Error::TimedOut`] if the lock isn't granted within `limit`, counted from
     /// the call of [`LockRequest::acquire`]. Without it, the request waits for as long as its
     /// session lives. Zero is the same as [`LockRequest::try_acquire`].
+    ///
+    /// The error comes when the place has been given up: two round trips after the limit, or up to
+    /// `connect_timeout` later if no server can be reached just then.
     pub const fn wait_at_most(mut self, limit: Duration) -> Self {
         self.wait_at_most = Some(limit);
         self
@@ -119,25 +122,28 @@ impl LockRequest {
     async fn ask(self, wait: bool) -> Result<Guard, Error> {
         check_length("the lock's name", self.name.len())?;
         check_length("the purpose", self.purpose.len())?;
+        let begun = Instant::now();
+        // A limit beyond the clock's end is none.
+        let until = self.wait_at_most.and_then(|limit| begun.checked_add(limit));
+        let limit = until.map(|until| (until, self.name.clone()));
         let session = self.client.open_session()?;
-        let mode = (self.mode != Mode::Exclusive).then(|| self.mode.into());
-        let Some(limit) = self.wait_at_most else {
-            let (lock, purpose) = (self.name, self.purpose);
-            let acquire =
-                unsent(request::Body::Acquire(native::Acquire { lock, mode, wait, purpose }));
+        let acquire = unsent(request::Body::Acquire(native::Acquire {
+            lock: self.name,
+            mode: (self.mode != Mode::Exclusive).then(|| self.mode.into()),
+            wait,
+            purpose: self.purpose,
+        }));
+        let Some((until, name)) = limit else {
             return request(session, acquire, self.on_wait).await;
         };
-        let begun = Instant::now();
-        let (lock, purpose) = (self.name.clone(), self.purpose);
-        let acquire = unsent(request::Body::Acquire(native::Acquire { lock, mode, wait, purpose }));
         let sent = Pending::send(session, acquire, self.on_wait);
-        let Ok(pending) = timeout_at(begun + limit, sent).await else {
-            return Err(timed_out(self.name, begun, None, None));
+        let Ok(pending) = timeout_at(until, sent).await else {
+            return Err(timed_out(name, begun, None, None));
         };
         let mut pending = pending?;
-        match timeout_at(begun + limit, pending.granted()).await {
+        match timeout_at(until, pending.granted()).await {
             Ok(guard) => guard,
-            Err(_) => pending.give_up(self.name, begun).await,
+            Err(_) => pending.give_up(name, begun).await,
         }
     }
 }
@@ -166,6 +172,7 @@ struct Pending {
 }
 
 impl Pending {
+    /// Sends a request. Once this returns, dropping it settles the request.
     async fn send(
         session: Arc<Session>,
         request: Box<Request>,
@@ -182,6 +189,7 @@ impl Pending {
         Ok(Self { session, number, reply, news, is_settled: false })
     }
 
+    /// Waits for the grant, and tells of the place meanwhile. Dropping the future loses nothing.
     async fn granted(&mut self) -> Result<Guard, Error> {
         let answer = loop {
             let Some((news, on_wait)) = &mut self.news else { break (&mut self.reply).await };
