@@ -1,6 +1,6 @@
 //! A server on a thread of its own, and clients that speak raw bytes to it.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::mpsc;
@@ -173,6 +173,8 @@ impl<S: Read + Write> Client<S> {
             match self.stream.read(&mut bytes) {
                 Ok(0) => return None,
                 Ok(read) => self.frames.input().put_slice(&bytes[..read]),
+                // What the server closes while something is on its way to it is reset.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
                 Err(error) => panic!("nothing came: {error}"),
             }
         }
