@@ -42,14 +42,16 @@ where
         outbox.is_closing().await;
         sleep(FAREWELL_TIMEOUT).await;
     };
-    tokio::select! {
+    let has_heard_all = tokio::select! {
         never = reading => match never {},
-        () = cut_off => {}
+        () = cut_off => false,
         // An error means that the client is gone, which needs no words.
-        _ = write(&mut writer, &requests) => {}
-    }
+        written = write(&mut writer, &requests) => written.is_ok(),
+    };
     requests.leave();
-    linger(&mut reader).await;
+    if has_heard_all {
+        linger(&mut reader).await;
+    }
 }
 
 /// What the client said first: its version, or that it speaks something else.
