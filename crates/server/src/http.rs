@@ -25,8 +25,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::connections::Admission;
 use crate::metrics::Metrics;
-use crate::server::Admission;
 
 /// What a client hears that speaks HTTP/2 from its first byte, as gRPC does.
 pub(crate) const NO_HTTP2: &[u8] = b"HTTP/1.1 505 HTTP Version Not Supported\r\n\

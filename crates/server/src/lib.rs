@@ -8,6 +8,7 @@
 
 mod boot;
 mod config;
+mod connections;
 mod error;
 mod http;
 mod limits;

@@ -21,8 +21,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::connections::Connections;
 use crate::limits::CLASSES_MAX;
-use crate::server::Connections;
 
 /// The class of every lock whose own isn't told apart.
 const OTHER: &str = "other";

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -16,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::config::{ConfigError, ServerConfig};
+use crate::connections::{Admission, Connections};
 use crate::limits::{FAREWELL_TIMEOUT, HANDOVER_TIMEOUT};
 use crate::metrics::Metrics;
 use crate::socket::{Listener, Protocol, Socket, prepare, protocol, read_some};
@@ -123,7 +123,7 @@ impl Server {
     /// left. Never, if the server isn't to end when it is idle.
     pub async fn idle(&self) {
         let Some(idle_for) = self.ends_when_idle_for else { return std::future::pending().await };
-        let mut open = self.front.connections.open.subscribe();
+        let mut open = self.front.connections.watch();
         loop {
             let _ = open.wait_for(|count| *count == 0).await;
             tokio::select! {
@@ -160,7 +160,7 @@ impl Server {
         }
         front.node.stop().await;
         front.stopping.send_replace(true);
-        let mut open = front.connections.open.subscribe();
+        let mut open = front.connections.watch();
         let _ = timeout(2 * FAREWELL_TIMEOUT, open.wait_for(|count| *count == 0)).await;
     }
 }
@@ -200,7 +200,7 @@ async fn accept(listener: Listener, front: Arc<Front>) {
                 Some(admission) => {
                     tokio::spawn(greet(socket, admission, Arc::clone(&front)));
                 }
-                None => turn_away(socket, front.connections.max),
+                None => turn_away(socket, front.connections.max()),
             },
             Err(error) => {
                 tracing::warn!(%listener, %error, "a connection could not be accepted");
@@ -258,64 +258,6 @@ fn turn_away(socket: Socket, max: usize) {
         Socket::Tcp(stream, _) => stream.into_std().and_then(|mut stream| stream.write(&bytes)),
         Socket::Unix(stream) => stream.into_std().and_then(|mut stream| stream.write(&bytes)),
     };
-}
-
-/// The connections there are, and how many there may be.
-#[derive(Debug)]
-pub(crate) struct Connections {
-    open: watch::Sender<usize>,
-    max: usize,
-    admitted: AtomicU64,
-    turned_away: AtomicU64,
-}
-
-/// A place among the connections, given back when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Admission {
-    connections: Arc<Connections>,
-}
-
-impl Connections {
-    fn new(max: usize) -> Self {
-        Self {
-            open: watch::Sender::new(0),
-            max,
-            admitted: AtomicU64::new(0),
-            turned_away: AtomicU64::new(0),
-        }
-    }
-
-    fn admit(self: &Arc<Self>) -> Option<Admission> {
-        let has_room = self.open.send_if_modified(|count| {
-            let has_room = *count < self.max;
-            *count += usize::from(has_room);
-            has_room
-        });
-        let counter = if has_room { &self.admitted } else { &self.turned_away };
-        counter.fetch_add(1, Ordering::Relaxed);
-        has_room.then(|| Admission { connections: Arc::clone(self) })
-    }
-
-    /// How many there are now.
-    pub(crate) fn open_count(&self) -> usize {
-        *self.open.borrow()
-    }
-
-    /// How many there have been.
-    pub(crate) fn admitted_count(&self) -> u64 {
-        self.admitted.load(Ordering::Relaxed)
-    }
-
-    /// How many there was no room for.
-    pub(crate) fn turned_away_count(&self) -> u64 {
-        self.turned_away.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Admission {
-    fn drop(&mut self) {
-        self.connections.open.send_modify(|count| *count -= 1);
-    }
 }
 
 /// Why a server didn't start. Trying again helps only after something was changed.
