@@ -3,7 +3,6 @@
 //! It runs on a thread and a runtime of its own, so that whatever a scraper does, the node's thread
 //! goes on. The node's side reads a connection's first bytes, and hands the socket over with them.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -22,7 +21,7 @@ use bytes::{Buf, BytesMut};
 use lockkeeper_node::NodeHandle;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::connections::Admission;
@@ -39,7 +38,7 @@ const WAITING_MAX: usize = 128;
 /// How long an HTTP connection may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// The way of a connection to the HTTP thread, which ends with the last of these.
+/// The way of a connection to the HTTP thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Door {
     sender: mpsc::Sender<HandedOver>,
@@ -57,22 +56,25 @@ impl Door {
     }
 }
 
-/// Starts the thread.
+/// Starts the thread, which ends with all its connections when `stopping` turns true or can't any
+/// more.
 ///
 /// # Errors
 ///
 /// The system has no thread left.
-pub(crate) fn start(node: NodeHandle, metrics: Arc<Metrics>) -> io::Result<Door> {
+pub(crate) fn start(
+    node: NodeHandle,
+    metrics: Arc<Metrics>,
+    mut stopping: watch::Receiver<bool>,
+) -> io::Result<Door> {
     let (sender, receiver) = mpsc::channel(WAITING_MAX);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let router = router(Health { node, metrics });
     thread::Builder::new().name("http".to_owned()).spawn(move || {
         runtime.block_on(async {
-            let (end, ended) = tokio::sync::oneshot::channel::<Infallible>();
-            let doorway = Doorway { receiver, end: Some(end) };
             tokio::select! {
-                _ = axum::serve(doorway, router) => {}
-                _ = ended => {}
+                _ = axum::serve(Doorway { receiver }, router) => {}
+                _ = stopping.wait_for(|is_stopping| *is_stopping) => {}
             }
         });
     })?;
@@ -146,8 +148,6 @@ struct HandedOver {
 /// Where handed over connections arrive: a listener, as axum sees it.
 struct Doorway {
     receiver: mpsc::Receiver<HandedOver>,
-    /// Dropped when no connection will come any more.
-    end: Option<tokio::sync::oneshot::Sender<Infallible>>,
 }
 
 impl Listener for Doorway {
@@ -157,7 +157,6 @@ impl Listener for Doorway {
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         loop {
             let Some(HandedOver { stream, read, admission }) = self.receiver.recv().await else {
-                self.end = None;
                 return std::future::pending().await;
             };
             // A client that is gone already has no address.

@@ -68,12 +68,14 @@ impl Server {
         let connections = Arc::new(Connections::new(config.connections_max));
         let metrics = Arc::new(Metrics::new(node.clone(), Arc::clone(&connections)));
         Transitions::follow(&node, &metrics);
-        let http = http::start(node.clone(), metrics).map_err(StartError::Http)?;
+        let stopping = watch::Sender::new(false);
+        let http = http::start(node.clone(), metrics, stopping.subscribe());
+        let http = http.map_err(StartError::Http)?;
         let front = Arc::new(Front {
             node,
             ttl_ms_max: u32::try_from(ttl_max.as_millis()).unwrap_or(u32::MAX),
             idle_timeout: config.idle_timeout,
-            stopping: watch::Sender::new(false),
+            stopping,
             handshake_timeout: config.handshake_timeout,
             accepting: watch::Sender::new(true),
             connections,
