@@ -11,6 +11,9 @@ use lockkeeper_wire::native::{self as wire, refused::Code, response::Body, unava
 use crate::limits::WATCH_BACKLOG_BYTES_MAX;
 use crate::native::{hold, wire_mode};
 
+/// A no, on its way to the client.
+pub(crate) type No = Box<Body>;
+
 /// What a refused request was about, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Subject<'a> {
@@ -173,54 +176,54 @@ fn limit_name(limit: Limit) -> &'static str {
 }
 
 /// A limit that is checked before anything is proposed, in the words of the replicated one.
-pub(crate) fn beyond_limit(subject: Subject<'_>, limit: Limit, max: u64) -> Body {
+pub(crate) fn beyond_limit(subject: Subject<'_>, limit: Limit, max: u64) -> No {
     let message = format!("{subject}: {}", beyond(limit, max));
     let mut refused = answer(Code::LimitReached, message);
     refused.limit = limit_name(limit).to_owned();
     refused.limit_max = max;
-    Body::Refused(refused)
+    Box::new(Body::Refused(refused))
 }
 
 /// The request makes no sense, or not on this connection.
-pub(crate) fn bad_request(message: impl Into<String>) -> Body {
-    Body::Refused(answer(Code::BadRequest, message))
+pub(crate) fn bad_request(message: impl Into<String>) -> No {
+    Box::new(Body::Refused(answer(Code::BadRequest, message)))
 }
 
 /// A question about something that isn't there.
-pub(crate) fn not_found(message: impl Into<String>) -> Body {
-    Body::Refused(answer(Code::NotFound, message))
+pub(crate) fn not_found(message: impl Into<String>) -> No {
+    Box::new(Body::Refused(answer(Code::NotFound, message)))
 }
 
 /// Too much of this connection is in the works.
-pub(crate) fn overloaded(message: impl Into<String>) -> Body {
-    Body::Refused(answer(Code::Overloaded, message))
+pub(crate) fn overloaded(message: impl Into<String>) -> No {
+    Box::new(Body::Refused(answer(Code::Overloaded, message)))
 }
 
 /// The session doesn't hold what it asks about.
-pub(crate) fn not_held(subject: Subject<'_>) -> Body {
+pub(crate) fn not_held(subject: Subject<'_>) -> No {
     let (code, words) = row(&Refusal::NotHeld);
-    Body::Refused(answer(code, format!("{subject}: {words}")))
+    Box::new(Body::Refused(answer(code, format!("{subject}: {words}"))))
 }
 
 /// No, to a session that speaks for itself without a state at hand.
-pub(crate) fn session_refused(refusal: &Refusal, session: SessionId) -> Body {
+pub(crate) fn session_refused(refusal: &Refusal, session: SessionId) -> No {
     let (code, words) = row(refusal);
     let subject = Subject { session: Some(session), ..Subject::default() };
-    Body::Refused(answer(code, format!("{subject}: {words}")))
+    Box::new(Body::Refused(answer(code, format!("{subject}: {words}"))))
 }
 
 /// A change of members or leadership that wasn't made.
-pub(crate) fn membership(error: &MembershipError) -> Body {
+pub(crate) fn membership(error: &MembershipError) -> No {
     match error {
         MembershipError::Unavailable(error) => unavailable(error),
         MembershipError::Refused(_) | MembershipError::Unreachable { .. } => {
-            Body::Refused(answer(Code::Membership, error.to_string()))
+            Box::new(Body::Refused(answer(Code::Membership, error.to_string())))
         }
     }
 }
 
 /// This node can't serve the request now.
-pub(crate) fn unavailable(error: &Unavailable) -> Body {
+pub(crate) fn unavailable(error: &Unavailable) -> No {
     let (outcome, reached, of) = match *error {
         Unavailable::NoQuorum { reached, of } => (Outcome::NotDone, reached, of),
         Unavailable::Unknown => (Outcome::Unknown, 0, 0),
@@ -229,35 +232,35 @@ pub(crate) fn unavailable(error: &Unavailable) -> Body {
         }
         Unavailable::DiskFull { .. } | Unavailable::Stopping => (Outcome::NotDone, 0, 0),
     };
-    Body::Unavailable(wire::Unavailable {
+    Box::new(Body::Unavailable(wire::Unavailable {
         outcome: outcome.into(),
         message: error.to_string(),
         reached,
         of,
-    })
+    }))
 }
 
 /// A watch whose client doesn't keep up is ended rather than delayed.
-pub(crate) fn watch_lags() -> Body {
-    Body::Unavailable(wire::Unavailable {
+pub(crate) fn watch_lags() -> No {
+    Box::new(Body::Unavailable(wire::Unavailable {
         outcome: Outcome::NotDone.into(),
         message: format!(
             "this watch fell behind by more than {WATCH_BACKLOG_BYTES_MAX} bytes and has ended; \
              watch again, then list the locks to see what was missed"
         ),
         ..wire::Unavailable::default()
-    })
+    }))
 }
 
 /// An answer that doesn't fit into a frame: every list is cut to fit, so a fault of ours.
-pub(crate) fn too_long() -> Body {
-    Body::Unavailable(wire::Unavailable {
+pub(crate) fn too_long() -> No {
+    Box::new(Body::Unavailable(wire::Unavailable {
         outcome: Outcome::Unknown.into(),
         message: "the answer is too long for one frame: a fault in the server, please report it; \
                   ask for less at once"
             .to_owned(),
         ..wire::Unavailable::default()
-    })
+    }))
 }
 
 fn answer(code: Code, message: impl Into<String>) -> wire::Refused {

@@ -6,28 +6,28 @@ use lockkeeper_node::{Member, NodeHandle};
 use lockkeeper_wire::native::{self as wire, response::Body};
 
 use super::outbox::Outbox;
-use crate::error;
+use crate::error::{self, No};
 use crate::limits::{BACKUP_BACKLOG_BYTES_MAX, BACKUP_CHUNK_BYTES};
 
-type Answer = Result<Body, Box<Body>>;
+type Answer = Result<Body, No>;
 
 pub(super) async fn add_member(node: NodeHandle, add: wire::AddMember) -> Answer {
     if add.node == 0 || add.peer_address.is_empty() {
-        return Err(Box::new(error::bad_request(
+        return Err(error::bad_request(
             "a new member needs an id of 1 or more, and the host:port of its peer listener",
-        )));
+        ));
     }
     let member = Member { id: add.node, peer_address: add.peer_address };
     match node.add_member(member).await {
         Ok(()) => Ok(Body::Done(wire::Done {})),
-        Err(error) => Err(Box::new(error::membership(&error))),
+        Err(error) => Err(error::membership(&error)),
     }
 }
 
 pub(super) async fn remove_member(node: NodeHandle, remove: wire::RemoveMember) -> Answer {
     match node.remove_member(remove.node).await {
         Ok(()) => Ok(Body::Done(wire::Done {})),
-        Err(error) => Err(Box::new(error::membership(&error))),
+        Err(error) => Err(error::membership(&error)),
     }
 }
 
@@ -38,13 +38,13 @@ pub(super) async fn transfer_leadership(
     let to = (transfer.to != 0).then_some(transfer.to);
     match node.transfer_leadership(to).await {
         Ok(_) => Ok(Body::Done(wire::Done {})),
-        Err(error) => Err(Box::new(error::membership(&error))),
+        Err(error) => Err(error::membership(&error)),
     }
 }
 
 /// Sends a backup in chunks, as fast as its client reads them. The last one is the answer.
 pub(super) async fn take_backup(node: NodeHandle, outbox: Arc<Outbox>, id: u64) -> Answer {
-    let backup = node.backup().await.map_err(|error| Box::new(error::unavailable(&error)))?;
+    let backup = node.backup().await.map_err(|error| error::unavailable(&error))?;
     let mut rest = backup.as_slice();
     while rest.len() > BACKUP_CHUNK_BYTES {
         let (chunk, later) = rest.split_at(BACKUP_CHUNK_BYTES);

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::convert;
-use crate::error::{self, Subject};
+use crate::error::{self, No, Subject};
 use crate::limits::{OUTPUT_BYTES_MAX, REQUESTS_WAITING_MAX, WATCH_BACKLOG_BYTES_MAX};
 
 /// The output of one connection. The node's thread fills it, the connection's task empties it.
@@ -132,10 +132,10 @@ impl Outbox {
         self.flush();
     }
 
-    /// The session was not resumed: `body` says why.
-    pub(super) fn abandon_resume(&self, id: u64, body: Body) {
+    /// The session was not resumed: `no` says why.
+    pub(super) fn abandon_resume(&self, id: u64, no: No) {
         self.state.lock().held_back = None;
-        self.answer(id, body);
+        self.answer(id, *no);
     }
 
     /// Counts one more question in the works; false if there are `max` already.
@@ -291,7 +291,7 @@ impl State {
         if self.output.len() > WATCH_BACKLOG_BYTES_MAX {
             self.watches.remove(&watch);
             self.lagging.push(watch);
-            self.send(watch, error::watch_lags());
+            self.send(watch, *error::watch_lags());
         } else if let Some(event) = convert::watch_event(event, state, now) {
             self.send(watch, Body::WatchEvent(event));
         }
@@ -335,7 +335,7 @@ fn encode(out: &mut BytesMut, id: u64, body: Body) {
     let response = Response { id, body: Some(body) };
     if let Err(error) = wire::encode(&response, wire::RESPONSE_BYTES_MAX, out) {
         tracing::error!(id, %error, "an answer is too long to be sent");
-        let body = Some(error::too_long());
+        let body = Some(*error::too_long());
         wire::encode(&Response { id, body }, wire::RESPONSE_BYTES_MAX, out)
             .expect("a short answer fits");
     }
@@ -373,7 +373,7 @@ impl Sink for Outbox {
                 let subject = Subject { session, lock, number: id };
                 Body::Refused(error::refused(refusal, subject, state, now))
             }
-            Err(unavailable) => error::unavailable(unavailable),
+            Err(unavailable) => *error::unavailable(unavailable),
         };
         own.send(id, body);
     }

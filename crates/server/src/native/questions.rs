@@ -7,10 +7,10 @@ use lockkeeper_node::NodeHandle;
 use lockkeeper_wire::native::{self as wire, response::Body};
 
 use super::convert::{self, Room};
-use crate::error::{self, Subject};
+use crate::error::{self, No, Subject};
 use crate::limits::{LISTED_DEFAULT, LISTED_MAX, PAGE_DEFAULT, PAGE_MAX};
 
-type Answer = Result<Body, Box<Body>>;
+type Answer = Result<Body, No>;
 
 /// Whether a session holds what its acquire asked for, now.
 pub(super) async fn confirm(node: &NodeHandle, session: SessionId, acquire: Number) -> Answer {
@@ -19,7 +19,7 @@ pub(super) async fn confirm(node: &NodeHandle, session: SessionId, acquire: Numb
         None => {
             let subject =
                 Subject { session: Some(session), number: acquire.0, ..Subject::default() };
-            Err(Box::new(error::not_held(subject)))
+            Err(error::not_held(subject))
         }
     }
 }
@@ -29,13 +29,13 @@ pub(super) async fn authenticate(
     node: &NodeHandle,
     session: SessionId,
     secret: &Secret,
-) -> Result<(), Box<Body>> {
+) -> Result<(), No> {
     let refusal = match read(node, |state, _| state.authenticate(session, secret)).await? {
         Some(true) => return Ok(()),
         Some(false) => Refusal::WrongSecret,
         None => Refusal::UnknownSession,
     };
-    Err(Box::new(error::session_refused(&refusal, session)))
+    Err(error::session_refused(&refusal, session))
 }
 
 pub(super) async fn get_lock(node: NodeHandle, get: wire::GetLock) -> Answer {
@@ -75,9 +75,9 @@ pub(super) async fn get_session(node: NodeHandle, get: wire::GetSession) -> Answ
         Some(convert::session(&state.session(id)?, &mut Room::default(), state, now))
     });
     let Some(mut session) = found.await? else {
-        return Err(Box::new(error::not_found(format!(
+        return Err(error::not_found(format!(
             "session {id}: there is none; it has ended, or never was"
-        ))));
+        )));
     };
     session.lease_left_ms = node.leases_left(&[id]).await.first().copied().flatten();
     Ok(Body::Session(session))
@@ -141,11 +141,8 @@ pub(super) fn cluster_status(node: &NodeHandle) -> Answer {
 }
 
 /// Looks at a state that has everything which was committed before the question came.
-async fn read<R>(
-    node: &NodeHandle,
-    look: impl FnOnce(&StateMachine, Stamp) -> R,
-) -> Result<R, Box<Body>> {
-    node.read_index().await.map_err(|error| Box::new(error::unavailable(&error)))?;
+async fn read<R>(node: &NodeHandle, look: impl FnOnce(&StateMachine, Stamp) -> R) -> Result<R, No> {
+    node.read_index().await.map_err(|error| error::unavailable(&error))?;
     Ok(node.query(look))
 }
 

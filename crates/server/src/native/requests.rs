@@ -11,7 +11,7 @@ use lockkeeper_wire::native::{self as wire, request::Body as Asks, response::Bod
 
 use super::outbox::{Asked, Outbox};
 use super::{convert, operators, questions};
-use crate::error::{self, Subject};
+use crate::error::{self, No, Subject};
 use crate::limits::{QUESTIONS_MAX, WATCHES_MAX};
 
 /// One connection's way to the node. Cheap to clone: a question's task has one of its own.
@@ -23,9 +23,6 @@ pub(super) struct Requests {
     sink: Arc<dyn Sink>,
     ttl_ms_max: u32,
 }
-
-/// Why a request isn't proposed: the answer to its client.
-type No = Box<Body>;
 
 impl Requests {
     pub(super) fn new(node: NodeHandle, outbox: Arc<Outbox>, ttl_ms_max: u32) -> Self {
@@ -158,9 +155,9 @@ impl Requests {
 
     fn propose(&self, id: u64, asked: Asked, command: &Command<'_>) -> Result<(), No> {
         if !self.outbox.ask(id, asked) {
-            return Err(Box::new(error::overloaded(
+            return Err(error::overloaded(
                 "too many requests of this connection wait for the log; wait for answers first",
-            )));
+            ));
         }
         self.node.propose(command, id, &self.sink);
         Ok(())
@@ -183,7 +180,7 @@ impl Requests {
         let subject = Subject { session: Some(session), number: id, ..Subject::default() };
         if open.ttl_ms > self.ttl_ms_max {
             let max = u64::from(self.ttl_ms_max);
-            return Err(Box::new(error::beyond_limit(subject, Limit::TtlMax, max)));
+            return Err(error::beyond_limit(subject, Limit::TtlMax, max));
         }
         let owner = convert::owner_ref(open.owner.as_ref());
         check_owner(&owner, subject)?;
@@ -254,13 +251,13 @@ impl Requests {
 
     fn watch(&self, id: u64, prefix: &str) -> Result<(), No> {
         if prefix.len() > LOCK_NAME_BYTES_MAX {
-            return Err(too_long_a_name("prefix", LOCK_NAME_BYTES_MAX));
+            return Err(too_long_a_name("prefix"));
         }
         if !self.outbox.begin_watch(id, WATCHES_MAX) {
-            return Err(Box::new(error::overloaded(format!(
+            return Err(error::overloaded(format!(
                 "this connection has {WATCHES_MAX} watches already, or one with the id {id}; stop \
                  one first"
-            ))));
+            )));
         }
         // The answer first: every event follows it.
         self.outbox.answer(id, Body::Done(wire::Done {}));
@@ -270,9 +267,9 @@ impl Requests {
 
     fn stop_watch(&self, id: u64, watch: u64) -> Result<(), No> {
         if !self.outbox.end_watch(watch) {
-            return Err(Box::new(error::not_found(format!(
+            return Err(error::not_found(format!(
                 "this connection has no watch with the id {watch}; it may have ended"
-            ))));
+            )));
         }
         self.node.unwatch(watch, &self.sink);
         self.outbox.answer(id, Body::Done(wire::Done {}));
@@ -298,9 +295,9 @@ impl Requests {
         F: Future<Output = Result<(), No>> + Send + 'static,
     {
         if !self.outbox.begin_question(QUESTIONS_MAX) {
-            return Err(Box::new(error::overloaded(format!(
+            return Err(error::overloaded(format!(
                 "{QUESTIONS_MAX} questions of this connection are being worked on; wait for answers"
-            ))));
+            )));
         }
         let outbox = Arc::clone(&self.outbox);
         tokio::spawn(async move {
@@ -315,7 +312,7 @@ impl Requests {
 }
 
 fn no(message: &str) -> No {
-    Box::new(error::bad_request(message))
+    error::bad_request(message)
 }
 
 fn taken_by(session: SessionId) -> No {
@@ -324,13 +321,14 @@ fn taken_by(session: SessionId) -> No {
     ))
 }
 
-fn too_long_a_name(what: &str, bytes_max: usize) -> No {
-    let limit = bytes_max as u64;
-    let mut body = error::beyond_limit(Subject::default(), Limit::LockNameBytes, limit);
-    if let Body::Refused(refused) = &mut body {
-        refused.message = format!("the {what} is too long: at most {bytes_max} bytes are allowed");
+fn too_long_a_name(what: &str) -> No {
+    let mut no =
+        error::beyond_limit(Subject::default(), Limit::LockNameBytes, LOCK_NAME_BYTES_MAX as u64);
+    if let Body::Refused(refused) = &mut *no {
+        refused.message =
+            format!("the {what} is too long: {LOCK_NAME_BYTES_MAX} bytes are allowed");
     }
-    Box::new(body)
+    no
 }
 
 /// Session 0 means "this connection's" where that is allowed, and is nobody's id.
@@ -353,14 +351,14 @@ fn secret(bytes: &[u8]) -> Result<Secret, No> {
 /// name invalid is core's to say.
 fn check_name(name: &str) -> Result<(), No> {
     if name.len() > LOCK_NAME_BYTES_MAX {
-        return Err(too_long_a_name("lock's name", LOCK_NAME_BYTES_MAX));
+        return Err(too_long_a_name("lock's name"));
     }
     Ok(())
 }
 
 fn check_bytes(text: &str, bytes_max: usize, limit: Limit, subject: Subject<'_>) -> Result<(), No> {
     if text.len() > bytes_max {
-        return Err(Box::new(error::beyond_limit(subject, limit, bytes_max as u64)));
+        return Err(error::beyond_limit(subject, limit, bytes_max as u64));
     }
     Ok(())
 }
@@ -370,7 +368,7 @@ fn check_owner(owner: &core::OwnerRef<'_>, subject: Subject<'_>) -> Result<(), N
         check_bytes(field, OWNER_FIELD_BYTES_MAX, Limit::OwnerFieldBytes, subject)?;
     }
     if owner.labels.len() > LABELS_MAX {
-        return Err(Box::new(error::beyond_limit(subject, Limit::Labels, LABELS_MAX as u64)));
+        return Err(error::beyond_limit(subject, Limit::Labels, LABELS_MAX as u64));
     }
     for (key, value) in &owner.labels {
         check_bytes(key, LABEL_BYTES_MAX, Limit::LabelBytes, subject)?;
