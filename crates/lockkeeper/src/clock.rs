@@ -145,8 +145,8 @@ mod system {
             let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, flags)?;
             #[expect(
                 deprecated,
-                reason = "unsound only for types whose descriptor can change under it; its successor \
-                          is `unsafe`, which this workspace denies"
+                reason = "unsound only for a type whose descriptor can change under it, and its \
+                          successor is `unsafe`, which this workspace denies"
             )]
             let timer = AsyncFd::new(timer)?;
             Ok(Self { timer, armed: None })

@@ -19,8 +19,9 @@
 //! # What holds, and what doesn't
 //!
 //! - **Exclusion.** A guard is lost *here* before the cluster may grant the lock to anybody else:
-//!   its deadline counts from the sending of the last heartbeat that a majority has confirmed, on a
-//!   clock that goes on during suspend, and ends a margin early (a fiftieth of the lease and 10 ms).
+//!   its deadline counts from the sending of the last heartbeat that a majority has confirmed, on
+//!   a clock that goes on during suspend, and ends a margin early (a fiftieth of the lease and
+//!   10 ms).
 //! - **Order.** Requests are served in the order in which they reached the cluster. Nobody
 //!   overtakes.
 //! - **Once.** A request whose answer was lost is asked again under the same number. It neither
@@ -30,8 +31,8 @@
 //!
 //! Not promised: that a process which was paused past its deadline does nothing in its first moment
 //! awake, or that a write which was under way doesn't arrive late. That is what the
-//! [token](Lease::token) is for: it grows with every grant, so whatever is written to under the lock
-//! can refuse a token smaller than the greatest it has seen.
+//! [token](Lease::token) is for: it grows with every grant, so whatever is written to under the
+//! lock can refuse a token smaller than the greatest it has seen.
 //!
 //! # Waiting
 //!
@@ -82,16 +83,19 @@
 //! # Sessions and leases
 //!
 //! All locks of a [`Client`] (and of its clones) hang on one *session*, which it opens at the first
-//! `lock` and renews with a heartbeat every third of its *lease* ([`ClientBuilder::ttl`], by default
-//! 10 s). If the connection breaks, the client goes to the next server and resumes; what is held
-//! stays held. If no heartbeat is confirmed for a whole lease, the session is lost with all that
-//! hangs on it, and the next `lock` opens another. In between a guard is
-//! [suspended](State::Suspended): nobody else has the lock, but it won't be renewed unless a server
-//! is reached soon.
+//! `lock` and renews with a heartbeat every third of its *lease* ([`ClientBuilder::ttl`], by
+//! default 10 s). If the connection breaks, the client goes to the next server and resumes; what
+//! is held stays held. If no heartbeat is confirmed for a whole lease, the session is lost with all
+//! that hangs on it, and the next `lock` opens another. In between a guard is
+//! [suspended](State::Suspended): nobody else has the lock, but it won't be renewed unless a
+//! server is reached soon.
 //!
 //! Choose the lease longer than the cluster takes to elect a new leader (0.4 s in one data centre,
 //! some seconds across several), or a failover will lose the locks that a longer one would have
 //! kept.
+//!
+//! **Invariant.** The client never guesses an unknown outcome, and never holds past its own
+//! deadline.
 
 mod admin;
 mod client;

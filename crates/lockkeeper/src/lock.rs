@@ -99,7 +99,8 @@ impl LockRequest {
     ///   grant came in before that, the guard is returned instead.
     /// - [`Error::NoQuorum`], [`Error::Unreachable`], [`Error::Unavailable`] if no server could
     ///   serve the request for `connect_timeout`. Nothing was acquired.
-    /// - [`Error::Lost`] if the session's lease ran out while the request waited: the place is gone.
+    /// - [`Error::Lost`] if the session's lease ran out while the request waited: its place is
+    ///   gone.
     /// - [`Error::Refused`], with the cluster's reason; [`Error::Config`], [`Error::Closed`].
     pub async fn acquire(self) -> Result<Guard, Error> {
         match self.wait_at_most {

@@ -39,7 +39,8 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
 }
 
-/// What another process must know to watch over a session (see [`end_session`](crate::end_session)).
+/// What another process must know to watch over a session and, with
+/// [`end_session`](crate::end_session), to end it.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct SessionInfo {

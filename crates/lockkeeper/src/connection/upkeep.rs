@@ -1,4 +1,5 @@
-//! What a session's task does because time goes by: heartbeats, patience, and giving connections up.
+//! What a session's task does because time goes by: heartbeats, patience, and giving up silent
+//! connections.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -208,7 +208,10 @@ impl Link {
                     let _ = stream.write_all(&frame(id, body)).await;
                 }
                 tokio::select! {
-                    read = stream.read_buf(frames.input()) => if !matches!(read, Ok(1..)) { return },
+                    read = stream.read_buf(frames.input()) => match read {
+                        Ok(1..) => {}
+                        _ => return,
+                    },
                     Ok(()) = is_set.changed() => {}
                 }
             }
