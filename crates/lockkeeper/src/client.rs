@@ -14,7 +14,9 @@ use crate::embedded::Starter;
 use crate::error::Error;
 use crate::lock::LockRequest;
 use crate::session::{Session, SessionInfo};
-use crate::settings::{CONNECT_TIMEOUT_DEFAULT, Settings, TTL_DEFAULT, TTL_MAX, TTL_MIN};
+use crate::settings::{
+    CONNECT_TIMEOUT_DEFAULT, CONNECT_TIMEOUT_MAX, Settings, TTL_DEFAULT, TTL_MAX, TTL_MIN,
+};
 use crate::socket::check_length;
 use crate::url::Target;
 use crate::views::{Owner, SessionId};
@@ -161,7 +163,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How long a call looks for a server that can serve it before it fails; by default 10 s.
+    /// How long a call looks for a server that can serve it before it fails; by default 10 s, at
+    /// most a day.
     pub const fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
@@ -211,7 +214,7 @@ impl ClientBuilder {
             url: self.url,
             ttl: self.ttl,
             owner,
-            connect_timeout: self.connect_timeout,
+            connect_timeout: self.connect_timeout.min(CONNECT_TIMEOUT_MAX),
             clock: self.clock,
             starter: self.starter,
         })

@@ -127,7 +127,9 @@ impl Conversation {
                     tries += 1;
                     let round = u32::try_from(tries / endpoints.len()).unwrap_or(u32::MAX);
                     let pause = if round == 0 { Duration::ZERO } else { pause(round) };
-                    if Instant::now() + pause >= until {
+                    // Waiting doesn't turn another program into a server.
+                    let is_hopeless = round > 0 && matches!(error, Error::Protocol { .. });
+                    if is_hopeless || Instant::now() + pause >= until {
                         return Err(error);
                     }
                     sleep(pause).await;

@@ -18,6 +18,8 @@ pub(crate) const TTL_MIN: Duration = Duration::from_millis(200);
 pub(crate) const TTL_MAX: Duration = Duration::from_secs(86_400);
 /// How long a call looks for a server that can serve it unless told otherwise.
 pub(crate) const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+/// The longest time to look for one; more means this.
+pub(crate) const CONNECT_TIMEOUT_MAX: Duration = TTL_MAX;
 
 /// Everything a client was told.
 pub(crate) struct Settings {
@@ -44,7 +46,7 @@ impl Settings {
     /// How long one attempt to connect may take: a retransmission of the first packet fits in, and
     /// a short lease still leaves time to try the others.
     pub(crate) fn dial_limit(&self) -> Duration {
-        (self.ttl / 4).clamp(Duration::from_millis(100), Duration::from_secs(2))
+        (self.ttl / 4).clamp(Duration::from_millis(250), Duration::from_secs(2))
     }
 }
 

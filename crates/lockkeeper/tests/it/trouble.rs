@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::peer::{Peer, acquire, granted, holder, soon};
 
 const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(3_600);
 
 fn no_majority(outcome: unavailable::Outcome) -> response::Body {
     let message = "only 1 of 3".to_owned();
@@ -40,7 +41,9 @@ async fn another_program_on_the_port_is_recognized() {
         }
     });
     let url = format!("lockkeeper://{address}");
-    let error = Client::builder().url(url).connect_timeout(SHORT).connect().await.unwrap_err();
+    // It doesn't take `connect_timeout`.
+    let error = soon("the error", Client::builder().url(url).connect_timeout(LONG).connect());
+    let error = error.await.unwrap_err();
     assert!(matches!(error, Error::Protocol { .. }), "{error:?}");
 }
 
