@@ -4,5 +4,6 @@
 mod admin;
 mod lease;
 mod peer;
+mod real;
 mod requests;
 mod trouble;
