@@ -43,6 +43,9 @@ impl Socket {
                 starter.start().await?;
                 Self::connect(settings, endpoint, limit).await
             }
+            (Err(why), None) if settings.target.is_embedded => Err(format!(
+                "{why} (the embedded node isn't running; the program `lockkeeper` starts it)"
+            )),
             (first, _) => first,
         }
     }

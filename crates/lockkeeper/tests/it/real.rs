@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkeeper::{
     Client, ClientBuilder, Error, Guard, Lease, LossReason, RefusedCode, State, end_session,
 };
-use lockkeeper_node::Environment;
+use lockkeeper_node::{Environment, Member, Start, Timers};
 use lockkeeper_server::{Server, ServerConfig};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -60,6 +60,47 @@ impl Node {
 
     async fn client(&self) -> Client {
         soon("a client", self.builder().connect()).await.unwrap()
+    }
+}
+
+/// Three nodes.
+struct Cluster {
+    servers: [Option<Server>; 3],
+    addresses: [String; 3],
+    _directory: TempDir,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        // Members are named by address before any of them runs.
+        let ports = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let peers = ports.map(|port| port.local_addr().unwrap().to_string());
+        let members: Vec<_> =
+            (1..).zip(&peers).map(|(id, peer)| Member { id, peer_address: peer.clone() }).collect();
+        let start = |member: Member| {
+            let data = directory.path().join(member.id.to_string());
+            let mut config = ServerConfig::loopback(member.id, data);
+            config.listen = Some("127.0.0.1:0".to_owned());
+            config.node.listen_peer = Some(member.peer_address);
+            config.node.start = Start::Together(members.clone());
+            config.node.timers = Timers::RELAXED;
+            config.node.free_space_bytes_min = 0;
+            Server::start(config, Environment::system())
+        };
+        let [one, two, three] = [0, 1, 2].map(|index| start(members[index].clone()));
+        let (one, two, three) =
+            soon("a cluster", async { tokio::try_join!(one, two, three) }).await.unwrap();
+        let servers = [one, two, three];
+        let addresses = servers.each_ref().map(|it| it.tcp_address().unwrap().to_string());
+        Self { servers: servers.map(Some), addresses, _directory: directory }
+    }
+
+    /// Clients that try the server `first` first.
+    fn builder(&self, first: usize) -> ClientBuilder {
+        let mut addresses = self.addresses.clone();
+        addresses.rotate_left(first);
+        Client::builder().url(format!("lockkeeper://{}", addresses.join(",")))
     }
 }
 
@@ -341,6 +382,23 @@ async fn locks_outlive_a_restart_of_the_node() {
     soon("the release", held.release()).await.unwrap();
     assert!(granted(waiting).await.token() > token);
     drop(node);
+}
+
+#[tokio::test]
+async fn what_is_held_and_waited_for_outlives_the_server_that_it_was_asked_of() {
+    let mut cluster = Cluster::start().await;
+    let one = soon("a client", cluster.builder(0).connect()).await.unwrap();
+    let two = soon("a client", cluster.builder(1).connect()).await.unwrap();
+    let held = granted(acquire(&one, "a")).await;
+    let waiting = in_line(&two, "a").await;
+    soon("the end of a node", cluster.servers[0].take().unwrap().stop()).await;
+    soon("confirmed", held.confirm()).await.unwrap();
+    assert!(held.state().is_held() && !waiting.is_finished());
+    let token = held.token();
+    soon("the release", held.release()).await.unwrap();
+    let next = granted(waiting).await;
+    assert!(next.token() > token);
+    next.confirm().await.unwrap();
 }
 
 #[tokio::test]
