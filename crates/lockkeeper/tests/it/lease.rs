@@ -59,6 +59,23 @@ async fn a_confirmed_heartbeat_moves_the_deadline_and_an_overdue_one_suspends() 
 }
 
 #[tokio::test]
+async fn a_late_confirmation_counts_from_the_sending_of_its_heartbeat() {
+    const TTL: Duration = Duration::from_secs(3);
+    const DELAY: Duration = Duration::from_millis(300);
+    let peer = Peer::listen().await;
+    let (_client, guard, mut link) = holder(&[&peer], Peer::builder(&[&peer]).ttl(TTL)).await;
+    let mut deadlines = guard.watch_deadline();
+    let before = *deadlines.borrow_and_update();
+    let heartbeat = link.heartbeat().await;
+    let sent_before = SystemClock.boottime();
+    tokio::time::sleep(DELAY).await;
+    let confirmed = native::HeartbeatConfirmed {};
+    link.send(heartbeat, response::Body::HeartbeatConfirmed(confirmed)).await;
+    let renewed = soon("a renewal", deadlines.wait_for(|next| *next > before)).await.unwrap();
+    assert!(*renewed < sent_before + TTL, "it would outlast the servers' lease");
+}
+
+#[tokio::test]
 async fn after_a_suspend_longer_than_the_lease_the_clock_has_the_first_word() {
     let peer = Peer::listen().await;
     let clock = PushedClock::new();

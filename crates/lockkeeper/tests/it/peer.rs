@@ -127,6 +127,23 @@ impl Link {
         self.put_back.push_back(request);
     }
 
+    /// The id of the next heartbeat, which the test answers.
+    pub(crate) async fn heartbeat(&mut self) -> u64 {
+        let read = async {
+            loop {
+                while let Some(request) = self.frames.next_message().unwrap() {
+                    match request.body {
+                        Some(request::Body::Heartbeat(_)) => return request.id,
+                        _ => self.put_back.push_back(request),
+                    }
+                }
+                let read = self.stream.read_buf(self.frames.input()).await;
+                assert!(matches!(read, Ok(1..)), "a heartbeat, not the end");
+            }
+        };
+        soon("a heartbeat", read).await
+    }
+
     /// Answers the handshake.
     pub(crate) async fn let_in(&mut self, mut state: native::SessionState) -> Request {
         let handshake = self.next().await;
