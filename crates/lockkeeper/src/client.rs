@@ -126,6 +126,7 @@ impl Client {
             Current::Session(session) if session.is_usable() => return Ok(Arc::clone(session)),
             Current::Session(_) | Current::None => {}
         }
+        self.inner.conversations.let_go();
         let (session, shared) = Session::new(&self.inner.settings)?;
         tokio::spawn(Driver::new(shared)?.run());
         let session = Arc::new(session);

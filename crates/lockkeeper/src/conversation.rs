@@ -58,6 +58,12 @@ impl Conversations {
         *self.idle.lock() = Some(conversation);
     }
 
+    /// Lets go of the kept connection: most clients ask no questions beside their locks, and a
+    /// server of ten thousand of them shouldn't hold twenty thousand connections.
+    pub(crate) fn let_go(&self) {
+        self.idle.lock().take();
+    }
+
     /// Asks until there is an answer: at the next endpoint, after a pause, for `connect_timeout`.
     pub(crate) async fn ask(
         &self,
