@@ -154,8 +154,7 @@ impl ServerConfig {
         if let Some(address) = &self.listen {
             self.check_listener("listen", address)?;
         }
-        // A node that stays alone listens to no peer until it is given one.
-        if let (Some(address), true) = (&self.node.listen_peer, self.node.start != Start::Single) {
+        if let Some(address) = &self.node.listen_peer {
             self.check_peer_listener(address)?;
         }
         if let Start::Together(members) = &self.node.start {

@@ -21,7 +21,7 @@ use bytes::{Buf, BytesMut};
 use lockkeeper_node::NodeHandle;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::connections::Admission;
@@ -57,7 +57,7 @@ impl Door {
 }
 
 /// Starts the thread, which ends with all its connections when `stopping` turns true or can't any
-/// more.
+/// more. The receiver tells when it has, and holds the node no longer.
 ///
 /// # Errors
 ///
@@ -66,7 +66,8 @@ pub(crate) fn start(
     node: NodeHandle,
     metrics: Arc<Metrics>,
     mut stopping: watch::Receiver<bool>,
-) -> io::Result<Door> {
+) -> io::Result<(Door, oneshot::Receiver<()>)> {
+    let (ended, has_ended) = oneshot::channel();
     let (sender, receiver) = mpsc::channel(WAITING_MAX);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let router = router(Health { node, metrics });
@@ -77,8 +78,10 @@ pub(crate) fn start(
                 _ = stopping.wait_for(|is_stopping| *is_stopping) => {}
             }
         });
+        drop(runtime);
+        let _ = ended.send(());
     })?;
-    Ok(Door { sender })
+    Ok((Door { sender }, has_ended))
 }
 
 /// What the handlers look at.

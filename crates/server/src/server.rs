@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use lockkeeper_node::{Environment, Fault, NodeHandle};
 use lockkeeper_wire::native::{self as wire, RESPONSE_BYTES_MAX, response::Body};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -29,6 +29,7 @@ use crate::{boot, http, native};
 pub struct Server {
     front: Arc<Front>,
     accepting: Mutex<Vec<JoinHandle<()>>>,
+    http_ended: Mutex<Option<oneshot::Receiver<()>>>,
     addresses: Vec<String>,
     tcp_address: Option<SocketAddr>,
     ends_when_idle_for: Option<Duration>,
@@ -69,8 +70,8 @@ impl Server {
         let metrics = Arc::new(Metrics::new(node.clone(), Arc::clone(&connections)));
         Transitions::follow(&node, &metrics);
         let stopping = watch::Sender::new(false);
-        let http = http::start(node.clone(), metrics, stopping.subscribe());
-        let http = http.map_err(StartError::Http)?;
+        let (http, http_ended) =
+            http::start(node.clone(), metrics, stopping.subscribe()).map_err(StartError::Http)?;
         let front = Arc::new(Front {
             node,
             ttl_ms_max: u32::try_from(ttl_max.as_millis()).unwrap_or(u32::MAX),
@@ -87,6 +88,7 @@ impl Server {
             addresses,
             tcp_address: listeners.iter().find_map(Listener::tcp_address),
             ends_when_idle_for: config.ends_when_idle_for,
+            http_ended: Mutex::new(Some(http_ended)),
             accepting: Mutex::new(
                 listeners
                     .into_iter()
@@ -164,6 +166,10 @@ impl Server {
         front.stopping.send_replace(true);
         let mut open = front.connections.watch();
         let _ = timeout(2 * FAREWELL_TIMEOUT, open.wait_for(|count| *count == 0)).await;
+        let http_ended = self.http_ended.lock().take();
+        if let Some(http_ended) = http_ended {
+            let _ = http_ended.await;
+        }
     }
 }
 

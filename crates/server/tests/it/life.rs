@@ -1,13 +1,14 @@
 //! Starting, stopping, and starting again.
 
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use lockkeeper_node::Environment;
+use lockkeeper_node::{Environment, Member, Start, Timers};
 use lockkeeper_server::{Server, ServerConfig};
-use lockkeeper_wire::native::refused::Code;
+use lockkeeper_wire::native::{self as wire, refused::Code, request::Body as Asks, response::Body};
 
-use crate::harness::{Client, Running, SECRET, fresh_id, http, resume, runtime, start_error};
+use crate::harness::{Client, Running, SECRET, fresh_id, http, open, resume, runtime, start_error};
 
 #[test]
 fn a_port_in_use_is_told() {
@@ -58,6 +59,64 @@ fn a_stop_says_goodbye_and_a_session_outlives_it() {
 }
 
 #[test]
+fn a_leader_that_stops_costs_its_clients_nothing() {
+    let addresses = free_addresses();
+    let members: Vec<Member> = (1..)
+        .zip(&addresses)
+        .map(|(id, address)| Member { id, peer_address: address.clone() })
+        .collect();
+    let mut servers: Vec<Running> = members
+        .iter()
+        .map(|member| {
+            Running::start_with(|config| {
+                config.node.id = member.id;
+                config.node.listen_peer = Some(member.peer_address.clone());
+                config.node.start = Start::Together(members.clone());
+                config.node.timers = Timers::RELAXED;
+            })
+        })
+        .collect();
+    let session = fresh_id();
+    let (leader, mut client, token) = with_a_lock_at_the_leader(&servers, session);
+
+    servers.remove(leader).stop();
+    client.goodbye();
+    // Any other goes on with the session, and with what it holds.
+    let mut client = servers[0].connect();
+    client.ask(100, resume(session, &SECRET));
+    let state = client.session_state(100);
+    assert_eq!((state.holds[0].lock.as_str(), state.holds[0].token), ("a", token));
+    client.ask(101, Asks::Heartbeat(wire::Heartbeat {}));
+    assert_eq!(client.answer(101), Body::HeartbeatConfirmed(wire::HeartbeatConfirmed {}));
+}
+
+/// A client of whoever leads, with a session that holds the lock `a`.
+fn with_a_lock_at_the_leader(servers: &[Running], session: u64) -> (usize, Client, u64) {
+    loop {
+        for (index, server) in servers.iter().enumerate() {
+            let mut client = server.connect();
+            client.ask(1, Asks::ClusterStatus(wire::ClusterStatus {}));
+            let Body::Cluster(cluster) = client.answer(1) else { panic!("no status") };
+            if cluster.leader == cluster.node && cluster.hold_count == 0 {
+                client.ask(2, open(session, 10_000));
+                if let Body::SessionState(_) = client.answer(2) {
+                    let token = client.acquire(3, "a");
+                    return (index, client, token);
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Addresses that were free a moment ago: every member must know all of them before it starts.
+fn free_addresses() -> Vec<String> {
+    let bind = |_| TcpListener::bind("127.0.0.1:0").unwrap();
+    let listeners: Vec<TcpListener> = (0..3).map(bind).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
+#[test]
 fn http_connections_do_not_keep_a_server_from_stopping() {
     let server = Running::start();
     let idle = server.connect_silently();
@@ -85,8 +144,8 @@ fn an_embedded_node_serves_its_socket_and_is_idle_once_alone() {
                 let mut client = Client::new(UnixStream::connect(&socket).unwrap());
                 client.open(fresh_id());
                 client.acquire(2, "a");
-                let end = lockkeeper_wire::native::EndSession::default();
-                client.ask(3, lockkeeper_wire::native::request::Body::EndSession(end));
+                let end = wire::EndSession::default();
+                client.ask(3, Asks::EndSession(end));
                 while client.receive().unwrap().id != 3 {}
             }
         });
