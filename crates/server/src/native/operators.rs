@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lockkeeper_node::{Member, NodeHandle};
 use lockkeeper_wire::native::{self as wire, response::Body};
+use tokio::sync::Semaphore;
 
 use super::outbox::Outbox;
 use crate::error::{self, No};
@@ -42,8 +43,12 @@ pub(super) async fn transfer_leadership(
     }
 }
 
+/// One backup is in memory at a time: each is as large as the state.
+static BACKUP: Semaphore = Semaphore::const_new(1);
+
 /// Sends a backup in chunks, as fast as its client reads them. The last one is the answer.
 pub(super) async fn take_backup(node: NodeHandle, outbox: Arc<Outbox>, id: u64) -> Answer {
+    let _turn = BACKUP.acquire().await;
     let backup = node.backup().await.map_err(|error| error::unavailable(&error))?;
     let mut rest = backup.as_slice();
     while rest.len() > BACKUP_CHUNK_BYTES {

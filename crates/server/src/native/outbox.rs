@@ -189,13 +189,17 @@ impl Outbox {
             state.is_closing = true;
         }
         self.filled.notify_one();
-        self.closing.notify_one();
+        self.closing.notify_waiters();
     }
 
     /// Waits until the connection is to be closed.
     pub(super) async fn is_closing(&self) {
-        while !self.state.lock().is_closing {
-            self.closing.notified().await;
+        loop {
+            let closing = self.closing.notified();
+            if self.state.lock().is_closing {
+                return;
+            }
+            closing.await;
         }
     }
 
@@ -205,6 +209,7 @@ impl Outbox {
         state.is_closing = true;
         state.output = BytesMut::new();
         self.emptied.notify_waiters();
+        self.closing.notify_waiters();
     }
 
     /// Waits until less than `bytes_max` wait to be sent; false if the connection is closing.
@@ -393,7 +398,7 @@ impl Sink for Outbox {
     fn flush(&self) {
         let is_closing = self.state.lock().is_closing;
         if is_closing {
-            self.closing.notify_one();
+            self.closing.notify_waiters();
         }
         self.filled.notify_one();
     }

@@ -301,10 +301,14 @@ impl Requests {
         }
         let outbox = Arc::clone(&self.outbox);
         tokio::spawn(async move {
-            let result = task.await;
+            let result = tokio::select! {
+                result = task => result,
+                // Nobody is left to be told.
+                () = outbox.is_closing() => return,
+            };
             outbox.finish_question();
-            if let Err(body) = result {
-                outbox.answer(id, *body);
+            if let Err(no) = result {
+                outbox.answer(id, *no);
             }
         });
         Ok(())
