@@ -49,6 +49,10 @@ pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Simultaneous connections, likewise.
 pub(crate) const CONNECTIONS_MAX: usize = 20_000;
 
+/// How long a client may take to read what one write sends it. Slower ones hold memory, and perhaps
+/// the turn for a backup, that others wait for.
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// How long a connection that is being closed may take to read its last answers.
 pub(crate) const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::outbox::{Outbox, Turn};
 use super::requests::Requests;
-use crate::limits::FAREWELL_TIMEOUT;
+use crate::limits::{FAREWELL_TIMEOUT, WRITE_TIMEOUT};
 use crate::server::Front;
 use crate::socket::read_some;
 
@@ -145,7 +145,7 @@ async fn write(writer: &mut (impl AsyncWrite + Unpin), requests: &Requests) -> i
     loop {
         let turn = requests.outbox.take(&mut buffer, &mut lagging).await;
         lagging.drain(..).for_each(|watch| requests.forget_watch(watch));
-        writer.write_all(&buffer).await?;
+        timeout(WRITE_TIMEOUT, writer.write_all(&buffer)).await??;
         match turn {
             Turn::Send if buffer.capacity() <= KEPT_BYTES_MAX => buffer.clear(),
             Turn::Send => buffer = BytesMut::new(),
