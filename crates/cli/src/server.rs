@@ -45,7 +45,11 @@ pub(crate) async fn run_dev(global: &Global, flags: flags::Dev) -> Result<u8, Fa
         ))
     })
     .await;
-    std::fs::remove_dir_all(&directory)?;
+    match std::fs::remove_dir_all(&directory) {
+        // It never came to that.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        removed => removed?,
+    }
     served.map(|()| 0)
 }
 

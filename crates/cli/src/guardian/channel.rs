@@ -152,8 +152,9 @@ impl Channel {
             match self.socket.try_io(Interest::READABLE, receive) {
                 Ok(received) => break received,
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => {}
-                    io::ErrorKind::ConnectionReset => return Ok(None),
+                    // The other side ended without having read everything. That is told once, and
+                    // before what it has said itself.
+                    io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionReset => {}
                     _ => return Err(error),
                 },
             }

@@ -93,10 +93,14 @@ impl Home {
 
     /// Starts the program.
     pub(crate) fn spawn(&self, arguments: &[&str]) -> Running {
+        self.spawn_command(&mut self.command(arguments))
+    }
+
+    /// Starts the program as it was prepared.
+    pub(crate) fn spawn_command(&self, command: &mut Command) -> Running {
         let said = tempfile::NamedTempFile::new_in(self.directory.path()).expect("a file");
         let (said, path) = said.keep().expect("a file");
-        let child = self
-            .command(arguments)
+        let child = command
             .stdout(said.try_clone().expect("a file"))
             .stderr(said)
             .spawn()

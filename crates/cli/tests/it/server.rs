@@ -28,21 +28,22 @@ fn a_server_for_trying_things_out_goes_with_all_it_made() {
     let home = Home::new();
     let directory = home.path("tmp");
     fs::create_dir(&directory).unwrap();
-    let mut command = home.command(&["dev", "--listen", "127.0.0.1:0"]);
-    let log = fs::File::create(home.path("log")).unwrap();
-    let mut dev = command.env("TMPDIR", &directory).stderr(log).spawn().expect("it starts");
+    let dev = |address: &str| {
+        let mut command = home.command(&["dev", "--listen", address]);
+        command.env("TMPDIR", &directory);
+        command
+    };
+    let mut server = home.spawn_command(&mut dev("127.0.0.1:0"));
     let url = wait_for("its URL", || {
-        let log = home.read("log");
-        let line = log.lines().find_map(|line| line.trim().strip_prefix("export LOCKKEEPER_URL="));
-        line.map(str::to_owned)
+        let said = server.said();
+        let mut lines = said.lines().map(str::trim);
+        lines.find_map(|line| line.strip_prefix("export LOCKKEEPER_URL=")).map(str::to_owned)
     });
     Ended::run(&mut home.command(&["lock", "x", "--url", &url, "--", "true"])).assert(0, &[]);
-    let taken = url.trim_start_matches("lockkeeper://").to_owned();
-    let second = Ended::run(home.command(&["dev", "--listen", &taken]).env("TMPDIR", &directory));
-    second.assert(69, &["another process has it", "[LK-LISTEN]"]);
+    let taken = url.trim_start_matches("lockkeeper://");
+    Ended::run(&mut dev(taken)).assert(69, &["another process has it", "[LK-LISTEN]"]);
 
-    crate::home::kill(i32::try_from(dev.id()).unwrap(), Signal::TERM);
-    let ended = wait_for("it ends", || dev.try_wait().unwrap());
-    assert!(ended.success(), "{}", home.read("log"));
+    server.signal(Signal::TERM);
+    server.assert(0, &[]);
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "its directory is gone");
 }
