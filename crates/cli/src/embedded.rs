@@ -148,7 +148,9 @@ pub(crate) async fn run() -> Result<u8, Failure> {
     let idle = idle()?;
     let config = ServerConfig::embedded(directory.join("data"), socket_path()?, idle);
     logs::start(&config.log_level, false)?;
-    server::serve(config, |_| {
+    server::serve(config, async |server| {
+        // With nobody to agree with, it leads in a moment; a question waits for that.
+        let _ = server.node().read_index().await;
         // The starter reads to the end of the pipe, so this must be its only writer, and go.
         io::stdout().write_all(READY)?;
         io::stdout().flush()?;

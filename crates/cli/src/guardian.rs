@@ -247,37 +247,45 @@ impl Guardian {
         Ended { code: self.family.leader_code().unwrap_or(u8::MAX), stopped }
     }
 
-    /// Leaves the release to the supervisor, unless it is gone, or stands still while the lease
-    /// runs out.
+    /// Leaves the release to the supervisor, unless it is gone, or let the lease run out: then it
+    /// may be standing still.
     async fn release(&mut self, ended: Ended) -> io::Result<()> {
-        if !self.is_alone && ended.stopped.is_none() {
-            loop {
-                match self.channel.receive().await {
-                    Ok(Some((Order::Done, _))) => return Ok(()),
-                    Ok(Some(_)) => {}
-                    Ok(None) | Err(_) => break,
-                }
+        let ran_out = ended.stopped.is_some_and(|stopped| stopped.why == Why::LeaseRanOut);
+        if !self.is_alone && !ran_out {
+            match until_done(&self.channel).await {
+                Parting::Done => return Ok(()),
+                Parting::Gone => self.is_alone = true,
             }
-            self.is_alone = true;
         }
         let Begin { url, session, secret, .. } = &self.begin;
+        let ended = lockkeeper::end_session(url, SessionId(*session), *secret);
+        if self.is_alone {
+            return ended.await.map_err(io::Error::other);
+        }
         tokio::select! {
-            ended = lockkeeper::end_session(url, SessionId(*session), *secret) => {
-                ended.map_err(io::Error::other)
-            }
-            () = until_done(&self.channel), if !self.is_alone => Ok(()),
+            ended = ended => ended.map_err(io::Error::other),
+            // A supervisor that dies meanwhile changes nothing.
+            Parting::Done = until_done(&self.channel) => Ok(()),
         }
     }
 }
 
-async fn until_done(channel: &Channel) {
-    while let Ok(Some((order, _))) = channel.receive().await {
-        if matches!(order, Order::Done) {
-            return;
+/// How a supervisor takes its leave.
+enum Parting {
+    /// It ends the session itself.
+    Done,
+    /// It is gone.
+    Gone,
+}
+
+async fn until_done(channel: &Channel) -> Parting {
+    loop {
+        match channel.receive().await {
+            Ok(Some((Order::Done, _))) => return Parting::Done,
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => return Parting::Gone,
         }
     }
-    // The supervisor is gone without having ended the session.
-    std::future::pending().await
 }
 
 /// Now, on the clock that leases are counted on.

@@ -15,9 +15,12 @@ pub(crate) fn start_for_client(global: &Global) -> Result<(), Failure> {
     }
 }
 
-/// Logs through `filter`: a level, or levels by module.
+/// Logs through `filter`: a level for what this program has to say, or levels by module.
 pub(crate) fn start(filter: &str, as_json: bool) -> Result<(), Failure> {
-    let filter: EnvFilter = filter.parse().map_err(|error| {
+    // A level alone doesn't ask for the inner life of a library, which is of use to nobody else.
+    let is_level = filter.parse::<tracing::Level>().is_ok();
+    let directives = if is_level { format!("{filter},openraft=error") } else { filter.to_owned() };
+    let filter: EnvFilter = directives.parse().map_err(|error| {
         Failure::new(Reason::Config, format!("the log filter {filter:?}: {error}"))
             .advise("Use error, warn, info, debug or trace, or a list such as info,openraft=warn.")
     })?;

@@ -20,7 +20,7 @@ pub(crate) async fn run(global: &Global, flags: flags::Server) -> Result<u8, Fai
         return Ok(0);
     }
     logs::start(&config.log_level, config.log_format == LogFormat::Json)?;
-    serve(config, |_| Ok(())).await?;
+    serve(config, async |_| Ok(())).await?;
     Ok(0)
 }
 
@@ -35,7 +35,7 @@ pub(crate) async fn run_dev(global: &Global, flags: flags::Dev) -> Result<u8, Fa
     // Neither a file nor variables of another server are meant.
     let config = ServerConfig::load(None, std::iter::empty(), settings(global, flags))?;
     logs::start(&config.log_level, config.log_format == LogFormat::Json)?;
-    let served = serve(config, |server| {
+    let served = serve(config, async |server| {
         let url = server.addresses().join(",");
         eprint(&format!(
             "lockkeeper: a server for trying things out, gone with all its locks when it ends.\n\
@@ -56,11 +56,11 @@ pub(crate) async fn run_dev(global: &Global, flags: flags::Dev) -> Result<u8, Fa
 /// Serves until a signal, idleness or a fault. `on_start` is called once clients can connect.
 pub(crate) async fn serve(
     config: ServerConfig,
-    on_start: impl FnOnce(&Server) -> io::Result<()>,
+    on_start: impl AsyncFnOnce(&Server) -> io::Result<()>,
 ) -> Result<(), Failure> {
     let mut signals = Signals::of_a_server()?;
     let server = Server::start(config, Environment::system()).await?;
-    on_start(&server)?;
+    on_start(&server).await?;
     tokio::select! {
         signal = signals.next() => tracing::info!(signal = signal.as_raw(), "stopping"),
         () = server.idle() => tracing::info!("nobody needs this node: stopping"),
