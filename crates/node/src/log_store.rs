@@ -1,0 +1,221 @@
+//! openraft's log over our own [`Log`]: what openraft calls a vote, an entry and a purge become
+//! bytes, and its wishes become calls.
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use openraft::base::OptionalSend;
+use openraft::entry::RaftEntry;
+use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::Fault;
+use crate::codec::{self, Ballot, Id};
+use crate::log::{Log, LogEntry, Recovered};
+use crate::raft::{EntryOf, LogId, Types, VoteOf};
+
+/// The most bytes of entries in one message to a peer.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// The log as openraft sees it. Clones share it.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    log: Log,
+    marks: Arc<Mutex<Marks>>,
+}
+
+/// What openraft asks for again and again, at hand.
+#[derive(Clone, Copy, Default)]
+struct Marks {
+    vote: Option<VoteOf>,
+    committed: Option<LogId>,
+    purged: Option<LogId>,
+    last: Option<LogId>,
+}
+
+impl LogStore {
+    /// The store over a log that was just opened.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Corrupted`] if the marks or the newest entry aren't what this program writes.
+    pub(crate) fn new(log: Log, recovered: &Recovered) -> Result<Self, Fault> {
+        let mark = |bytes: &Bytes| codec::decode::<Id>(bytes).map(LogId::from);
+        let vote = read_mark("vote", recovered.vote.as_ref(), |bytes| {
+            codec::decode::<Ballot>(bytes).map(VoteOf::from)
+        })?;
+        // A leader that starts again must be elected anew: with its old term it would serve reads
+        // before it knows that the last entries of its earlier life are committed. The vote as
+        // such stays: nobody else is voted for in that term.
+        let vote = vote.map(|vote| VoteOf { committed: false, ..vote });
+        let committed = read_mark("commit mark", recovered.committed.as_ref(), mark)?;
+        let purged = recovered.purged.as_ref().map(|(_, bytes)| bytes);
+        let purged = read_mark("purge mark", purged, mark)?;
+        let newest = match log.state().last() {
+            None => None,
+            Some(last) => {
+                let entries = log.read(last..last + 1, 1).map_err(|error| unreadable(&error))?;
+                let body = entries.first().map(|entry| &entry.body);
+                read_mark("newest entry", body, |bytes| {
+                    codec::decode_entry(bytes).map(|entry| entry.log_id())
+                })?
+            }
+        };
+        let marks = Marks { vote, committed, purged, last: newest.or(purged) };
+        Ok(Self { log, marks: Arc::new(Mutex::new(marks)) })
+    }
+
+    /// Whether nothing was ever written here.
+    pub(crate) fn is_fresh(&self) -> bool {
+        let marks = self.marks.lock();
+        marks.vote.is_none() && marks.last.is_none()
+    }
+
+    fn read(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<EntryOf>> {
+        let entries = self.log.read(start..end, bytes_max)?;
+        let decode = |entry: &LogEntry| {
+            codec::decode_entry(&entry.body).ok_or_else(|| {
+                let message = format!("entry {} of the log is in no known form", entry.index);
+                io::Error::new(io::ErrorKind::InvalidData, message)
+            })
+        };
+        entries.iter().map(decode).collect()
+    }
+}
+
+fn read_mark<T>(
+    what: &str,
+    bytes: Option<&Bytes>,
+    read: impl FnOnce(&Bytes) -> Option<T>,
+) -> Result<Option<T>, Fault> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    let detail = || format!("its {what} is in no known form; was it written by a newer version?");
+    match read(bytes) {
+        Some(mark) => Ok(Some(mark)),
+        None => Err(Fault::Corrupted { what: "the log".to_owned(), detail: detail() }),
+    }
+}
+
+fn unreadable(error: &io::Error) -> Fault {
+    Fault::Corrupted { what: "the log".to_owned(), detail: error.to_string() }
+}
+
+fn as_io(fault: &Fault) -> io::Error {
+    io::Error::other(fault.to_string())
+}
+
+impl RaftLogReader<Types> for LogStore {
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> Result<Vec<EntryOf>, io::Error>
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last + 1,
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => u64::MAX,
+        };
+        self.read(start, end, usize::MAX)
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<VoteOf>, io::Error> {
+        Ok(self.marks.lock().vote)
+    }
+
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<EntryOf>, io::Error> {
+        self.read(start, end, MESSAGE_BYTES_MAX)
+    }
+}
+
+impl RaftLogStorage<Types> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> Result<LogState<Types>, io::Error> {
+        let marks = self.marks.lock();
+        Ok(LogState { last_purged_log_id: marks.purged, last_log_id: marks.last })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &VoteOf) -> Result<(), io::Error> {
+        self.marks.lock().vote = Some(*vote);
+        let bytes = codec::encode(&Ballot::from(*vote)).into();
+        durably(|done| self.log.save_vote(bytes, done)).await
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
+        if let Some(id) = committed {
+            self.marks.lock().committed = committed;
+            self.log.note_committed(id.index, codec::encode(&Id::from(id)).into());
+        }
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
+        Ok(self.marks.lock().committed)
+    }
+
+    async fn append<I>(&mut self, entries: I, done: IOFlushed<Types>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = EntryOf> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut last = None;
+        let entries: Vec<_> = entries
+            .into_iter()
+            .map(|entry| {
+                last = Some(entry.log_id());
+                LogEntry { index: entry.index(), body: codec::encode_entry(&entry) }
+            })
+            .collect();
+        if let Some(last) = last {
+            self.marks.lock().last = Some(last);
+        }
+        self.log.append(entries, move |result| {
+            done.io_completed(result.map_err(|fault| as_io(&fault)));
+        });
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
+        {
+            let mut marks = self.marks.lock();
+            marks.last = last.or(marks.purged);
+        }
+        durably(|done| self.log.truncate_after(last.map(|id| id.index), done)).await
+    }
+
+    async fn purge(&mut self, up_to: LogId) -> Result<(), io::Error> {
+        {
+            let mut marks = self.marks.lock();
+            marks.purged = Some(up_to);
+            marks.last = marks.last.max(Some(up_to));
+        }
+        let marker = codec::encode(&Id::from(up_to)).into();
+        durably(|done| self.log.purge(up_to.index, marker, done)).await
+    }
+}
+
+/// Starts a change of the log, and waits until it is on the disk.
+async fn durably(
+    start: impl FnOnce(Box<dyn FnOnce(Result<(), Fault>) + Send>),
+) -> Result<(), io::Error> {
+    let (sender, receiver) = oneshot::channel();
+    start(Box::new(move |result| drop(sender.send(result))));
+    let result = receiver.await.map_err(|_| io::Error::other("the log has been closed"))?;
+    result.map_err(|fault| as_io(&fault))
+}
