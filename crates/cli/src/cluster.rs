@@ -18,7 +18,7 @@ pub(crate) async fn run(global: &Global, command: ClusterCommand) -> Result<u8, 
     if let ClusterCommand::Restore(flags) = command {
         return restore_from(&flags);
     }
-    let client = Target::of(global)?.connect().await?;
+    let client = Target::of(global)?.connect(global).await?;
     let admin = client.admin();
     match command {
         ClusterCommand::Status => match (admin.cluster_status().await?, global.output) {
@@ -57,7 +57,7 @@ pub(crate) async fn run(global: &Global, command: ClusterCommand) -> Result<u8, 
 /// `status`: how the servers are, in a few lines.
 pub(crate) async fn status(global: &Global) -> Result<u8, Failure> {
     let target = Target::of(global)?;
-    let cluster = target.connect().await?.admin().cluster_status().await?;
+    let cluster = target.connect(global).await?.admin().cluster_status().await?;
     match global.output {
         Output::Json => output::document(&json::Cluster::from(&cluster))?,
         Output::Table => {
@@ -123,7 +123,10 @@ fn save(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         file.write_all(bytes)?;
         file.sync_all()
     });
-    saved.map_err(|error| Failure::new(Reason::Io, format!("{}: {error}", path.display())))
+    saved.map_err(|error| {
+        let what = format!("can't write the backup to {}: {error}", path.display());
+        Failure::new(Reason::Io, what)
+    })
 }
 
 fn restore_from(flags: &Restore) -> Result<u8, Failure> {
@@ -142,8 +145,8 @@ fn restore_from(flags: &Restore) -> Result<u8, Failure> {
     ))?;
     if !flags.clients_are_stopped {
         output::line(
-            "It grants nothing before the longest lease of the old cluster is over: clients of \
-             that may still run (--clients-are-stopped).",
+            "It grants nothing before the longest lease is over (ttl_max), because clients of the \
+             old cluster may still run; see --clients-are-stopped.",
         )?;
     }
     Ok(0)

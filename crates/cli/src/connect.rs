@@ -6,16 +6,23 @@
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper::{Client, ClientBuilder};
+use tokio::time::timeout;
 
 use crate::embedded::{self, Starter};
 use crate::exit::{Failure, Reason};
 use crate::flags::Global;
+use crate::text::Printable;
 
 /// The URL of this machine's own node.
 const EMBEDDED: &str = "embedded:";
+
+/// A person who has waited so long for a server wants to know why.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// Where the servers are.
 pub(crate) struct Target {
@@ -57,8 +64,17 @@ impl Target {
         self.url.clone()
     }
 
-    /// A client of those servers, to be connected.
-    pub(crate) fn client(&self) -> Result<ClientBuilder, Failure> {
+    /// Connects for questions.
+    pub(crate) async fn connect(&self, global: &Global) -> Result<Client, Failure> {
+        self.connect_as(global, |client| client).await
+    }
+
+    /// Connects as `configure` says.
+    pub(crate) async fn connect_as(
+        &self,
+        global: &Global,
+        configure: impl FnOnce(ClientBuilder) -> ClientBuilder,
+    ) -> Result<Client, Failure> {
         if self.url == EMBEDDED {
             embedded::replace_other_version()?;
             // Now, so that a node that can't start is told at once; the client starts it again if
@@ -66,12 +82,18 @@ impl Target {
             embedded::start()
                 .map_err(|error| Failure::new(Reason::Unavailable, format!("{error:#}")))?;
         }
-        Ok(Client::builder().url(&self.url).starter(Arc::new(Starter)))
-    }
-
-    /// Connects for questions.
-    pub(crate) async fn connect(&self) -> Result<Client, Failure> {
-        Ok(self.client()?.connect().await?)
+        let client = Client::builder().url(&self.url).starter(Arc::new(Starter));
+        let mut connecting = pin!(configure(client).connect());
+        match timeout(SILENCE, &mut connecting).await {
+            Ok(connected) => Ok(connected?),
+            Err(_) => {
+                if !global.quiet {
+                    let url = Printable(&self.url);
+                    let _ = writeln!(io::stderr(), "lockkeeper: {url} doesn't answer yet …");
+                }
+                Ok(connecting.await?)
+            }
+        }
     }
 
     /// Tells a person who didn't ask for it that the lock is this machine's only.

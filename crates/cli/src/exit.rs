@@ -38,6 +38,8 @@ pub(crate) enum Reason {
     NoQuorum,
     /// A server was reached, but can't serve now.
     Unavailable,
+    /// The session was lost while it waited.
+    PlaceLost,
     /// It isn't known whether something was done.
     UnknownOutcome,
     /// Something else listens there.
@@ -84,6 +86,7 @@ impl Reason {
             Self::Unreachable => (69, "LK-UNREACHABLE"),
             Self::NoQuorum => (69, "LK-NO-QUORUM"),
             Self::Unavailable => (69, "LK-UNAVAILABLE"),
+            Self::PlaceLost => (69, "LK-PLACE-LOST"),
             Self::UnknownOutcome => (69, "LK-UNKNOWN-OUTCOME"),
             Self::Protocol => (69, "LK-PROTOCOL"),
             Self::Listen => (69, "LK-LISTEN"),

@@ -19,7 +19,9 @@
 //!   supervisor can't: takeover waits for no lease.
 //!
 //! Not promised: anything if supervisor *and* guardian are killed or stopped together. Only what
-//! compares fencing tokens is safe then.
+//! compares fencing tokens is safe then. And the session of its own has a price: the command reads
+//! from and writes to the terminal, but it has no controlling one, so that `/dev/tty` and a
+//! shell's job control are not for it.
 
 pub(crate) mod channel;
 pub(crate) mod family;

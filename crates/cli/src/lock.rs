@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use lockkeeper::views::Owner;
-use lockkeeper::{Client, Error, Guard, LossReason, Mode, SessionId, State};
+use lockkeeper::{Client, ClientBuilder, Error, Guard, LossReason, Mode, SessionId, State};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -77,20 +77,16 @@ pub(crate) async fn run(global: &Global, wanted: Wanted) -> Result<u8, Failure> 
     let mut signals = Signals::of_the_supervisor()?;
     let target = Target::of(global)?;
     let owner = owner(&wanted.holding);
-    let client = target.client()?.ttl(wanted.holding.ttl).owner(owner.clone()).connect().await?;
+    let with_lease = |client: ClientBuilder| client.ttl(wanted.holding.ttl).owner(owner.clone());
+    let client = target.connect_as(global, with_lease).await?;
     target.say_if_implicit(global);
 
     let mut progress = Progress::new(wanted.holding.progress, global, &wanted.name);
     let begun = Instant::now();
     let waited = tokio::select! {
-        waited = wait(&client, &wanted, &mut progress) => waited.map_err(|error| {
-            let failure = Failure::from(error);
-            if failure.is_conflict() {
-                failure.with_exit_code(wanted.holding.conflict_exit_code)
-            } else {
-                failure.about(&wanted.name)
-            }
-        }),
+        waited = wait(&client, &wanted, &mut progress) => {
+            waited.map_err(|error| not_acquired(error, &wanted))
+        }
         signal = signals.next_end() => {
             let number = u8::try_from(signal.as_raw()).unwrap_or(0);
             let what = format!("interrupted while waiting for {}", text::Printable(&wanted.name));
@@ -135,7 +131,7 @@ fn grace(holding: &Holding) -> Result<Duration, Failure> {
         None => Ok(GRACE_MAX.min(most)),
         Some(grace) if grace <= most => Ok(grace),
         Some(grace) => {
-            let (ttl, needed) = (holding.ttl, grace * GRACE_PER_TTL);
+            let (ttl, needed) = (holding.ttl, grace.saturating_mul(GRACE_PER_TTL));
             let [grace, ttl, most, needed] =
                 [grace, ttl, most, needed].map(humantime::format_duration);
             let what = format!(
@@ -221,6 +217,21 @@ async fn wait(client: &Client, wanted: &Wanted, progress: &mut Progress) -> Resu
             _ = &mut following, if is_followed => is_followed = false,
             () = progress.due() => progress.show(),
         }
+    }
+}
+
+/// Why the wait was in vain.
+fn not_acquired(error: Error, wanted: &Wanted) -> Failure {
+    if let Error::Lost(reason) = error {
+        let lock = text::Printable(&wanted.name);
+        let what = format!("not acquired: the place in line for {lock} is lost: {reason}");
+        return Failure::new(Reason::PlaceLost, what);
+    }
+    let failure = Failure::from(error);
+    if failure.is_conflict() {
+        failure.with_exit_code(wanted.holding.conflict_exit_code)
+    } else {
+        failure.about(&wanted.name)
     }
 }
 

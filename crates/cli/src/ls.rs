@@ -13,7 +13,7 @@ use crate::text::{Printable, clock, count, mode, person};
 const PAGE: usize = 1_000;
 
 pub(crate) async fn run(global: &Global, flags: Ls) -> Result<u8, Failure> {
-    let client = Target::of(global)?.connect().await?;
+    let client = Target::of(global)?.connect(global).await?;
     let (mut locks, mut more) = (Vec::new(), true);
     let mut after: Option<String> = None;
     while more && locks.len() < flags.max {

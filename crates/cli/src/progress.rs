@@ -21,6 +21,8 @@ pub(crate) struct Progress {
     form: Form,
     is_quiet: bool,
     is_verbose: bool,
+    /// The lock's name as it is, and as it can be printed.
+    name: String,
     lock: String,
     begun: Instant,
     /// What was last known of the place, and when.
@@ -74,6 +76,7 @@ impl Progress {
             form,
             is_quiet: global.quiet,
             is_verbose: global.verbose,
+            name: lock.to_owned(),
             lock: Printable(lock).to_string(),
             begun: Instant::now(),
             place: None,
@@ -220,7 +223,7 @@ impl Progress {
     }
 
     fn event(&self, event: &str) -> Value {
-        json!({ "event": event, "lock": self.lock, "time": text::now_rfc3339() })
+        json!({ "event": event, "lock": self.name, "time": text::now_rfc3339() })
     }
 
     fn draw(&mut self, line: &str) {

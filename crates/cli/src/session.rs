@@ -15,7 +15,7 @@ use crate::unlock::agree;
 const PAGE: u32 = 1_000;
 
 pub(crate) async fn run(global: &Global, command: SessionCommand) -> Result<u8, Failure> {
-    let client = Target::of(global)?.connect().await?;
+    let client = Target::of(global)?.connect(global).await?;
     match command {
         SessionCommand::Ls { max } => list(global, &client, max).await?,
         SessionCommand::Show { id } => show(global, &client, id).await?,

@@ -203,6 +203,11 @@ impl<'a> Supervisor<'a> {
     }
 
     fn pass_on(&mut self, signal: Signal) {
+        // It may be the one that continues this process: then the lease comes first.
+        self.look_at_the_lease();
+        if matches!(self.cause, Some(Cause::Lost(_))) && self.job.on_lost != OnLost::Warn {
+            return;
+        }
         self.order(&Order::Signal(signal.as_raw()));
         if signal == Signal::TSTP {
             self.progress.note(&format!(
@@ -222,7 +227,7 @@ impl<'a> Supervisor<'a> {
     fn verdict(&self, ended: Ended) -> Result<u8, Failure> {
         let Some(stopped) = ended.stopped else { return Ok(ended.code) };
         // The report may be read before the loss is, for instance after a stop of this process.
-        let cause = self.cause.or(match self.guard.state() {
+        let cause = self.cause.or_else(|| match self.guard.state() {
             State::Lost(reason) => Some(Cause::Lost(reason)),
             State::Held | State::Suspended { .. } => None,
         });

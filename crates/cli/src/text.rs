@@ -70,7 +70,7 @@ pub(crate) fn seconds(duration: Duration) -> String {
     let ms = duration.as_millis();
     if ms < 100 && ms > 0 {
         format!("{ms} ms")
-    } else if ms >= 10_000 || ms % 1_000 == 0 {
+    } else if ms >= 10_000 || ms.is_multiple_of(1_000) {
         format!("{} s", duration.as_secs())
     } else {
         format!("{:.1} s", duration.as_secs_f64())

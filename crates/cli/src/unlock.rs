@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_MAX: u32 = 1_000;
 
 pub(crate) async fn run(global: &Global, flags: Unlock) -> Result<u8, Failure> {
-    let client = Target::of(global)?.connect().await?;
+    let client = Target::of(global)?.connect(global).await?;
     let lock = client.admin().get_lock(&flags.name, LOOK_MAX).await?;
     let hold = choose(&flags, lock.as_ref())?;
     preview(lock.as_ref(), hold, flags.consent)?;

@@ -12,7 +12,7 @@ use crate::{json, output};
 /// Runs until a signal.
 pub(crate) async fn run(global: &Global, flags: Watch) -> Result<u8, Failure> {
     let mut signals = Signals::of_the_supervisor()?;
-    let client = Target::of(global)?.connect().await?;
+    let client = Target::of(global)?.connect(global).await?;
     let mut events = client.admin().watch(&flags.prefix).await?;
     loop {
         let event = tokio::select! {

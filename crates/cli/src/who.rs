@@ -10,7 +10,7 @@ use crate::output::{self, Rows};
 use crate::text::{Printable, clock, count, local_time, mode, person, seconds, waiting_person};
 
 pub(crate) async fn run(global: &Global, flags: Who) -> Result<u8, Failure> {
-    let client = Target::of(global)?.connect().await?;
+    let client = Target::of(global)?.connect(global).await?;
     let lock = client.admin().get_lock(&flags.name, flags.max).await?;
     match (global.output, &lock) {
         (Output::Json, Some(lock)) => output::document(&json::Lock::from(lock))?,

@@ -72,13 +72,12 @@ impl Home {
     /// Runs the program on the embedded node to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
         let mut command = self.command(arguments);
-        Ended::of(command.arg("--local").output().expect("the program runs"))
+        Ended::run(command.arg("--local"))
     }
 
     /// Runs a command under the lock `x` to its end; `options` stand before the command.
     pub(crate) fn lock(&self, options: &[&str], command: &[&str]) -> Ended {
-        let output = self.command(&under_lock("lock", options, command)).output();
-        Ended::of(output.expect("the program runs"))
+        Ended::run(&mut self.command(&under_lock("lock", options, command)))
     }
 
     /// Starts a shell script under the lock `x`.
@@ -167,7 +166,7 @@ impl Drop for Home {
 }
 
 impl Ended {
-    fn of(output: std::process::Output) -> Self {
+    fn of(output: &std::process::Output) -> Self {
         Self {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -177,7 +176,7 @@ impl Ended {
 
     /// Runs a command to its end.
     pub(crate) fn run(command: &mut Command) -> Self {
-        Self::of(command.output().expect("the program runs"))
+        Self::of(&command.output().expect("the program runs"))
     }
 
     /// Asserts the exit code, and that stderr has each of `parts`.

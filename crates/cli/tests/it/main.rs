@@ -1,5 +1,7 @@
 //! The program as a stranger meets it: real processes of this very binary, on this machine.
 
+#![expect(clippy::print_stderr, reason = "what a failed test has to tell")]
+
 mod children;
 mod cluster;
 mod embedded;
