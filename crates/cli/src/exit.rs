@@ -7,9 +7,10 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use lockkeeper::views::Hold;
 use lockkeeper::{Error, LossReason, RefusedCode};
 
-use crate::text::{Printable, person};
+use crate::text::{Printable, person, rounded};
 
 /// Why the program failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,41 +212,42 @@ impl From<io::Error> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let reason = reason_of(&error);
-        match error {
+        match &error {
             Error::TimedOut { lock, waited, place, holder } => {
-                let lock = Printable(&lock);
-                let by = holder.map_or_else(String::new, |h| format!(" by {}", person(&h)));
-                let place = place.map_or_else(String::new, |p| format!(" (place {p} in line)"));
-                let waited = humantime::format_duration(crate::text::rounded(waited));
-                let what =
-                    format!("not acquired: {lock} is still held{by} after {waited}{place}");
-                let advice = format!(
-                    "See `lockkeeper who {lock}`; to wait longer use a longer --wait."
-                );
-                Self::new(reason, what).advise(advice)
+                let (lock, by) = (Printable(lock), by(holder.as_deref()));
+                let waited = humantime::format_duration(rounded(*waited));
+                let place =
+                    place.map_or_else(String::new, |place| format!(" (place {place} in line)"));
+                let what = format!("not acquired: {lock} is still held{by} after {waited}{place}");
+                Self::new(reason, what)
+                    .advise(format!("See `lockkeeper who {lock}`; or use a longer --wait."))
             }
             Error::Busy { lock, holder } => {
-                let lock = Printable(&lock);
-                let by = holder.map_or_else(String::new, |h| format!(" by {}", person(&h)));
-                Self::new(reason, format!("not acquired: {lock} is held{by}")).advise(format!(
-                    "See `lockkeeper who {lock}`; to wait for it use --wait 10m, or `lock` without -n."
-                ))
+                let (lock, by) = (Printable(lock), by(holder.as_deref()));
+                Self::new(reason, format!("not acquired: {lock} is held{by}"))
+                    .advise(format!("See `lockkeeper who {lock}`; to wait, use --wait 10m."))
             }
             Error::NoQuorum { reached, of } => {
-                let what = format!("no majority: the server that was asked reaches {reached} of {of}");
-                Self::new(reason, what).advise(
-                    "Nothing was acquired or changed. Look at the other servers, and the network between them.",
-                )
+                let what =
+                    format!("no majority: the server that answered reaches {reached} of {of}");
+                Self::new(reason, what)
+                    .advise("Nothing was acquired or changed. Look at the other servers.")
             }
             Error::Unreachable { .. } => Self::new(reason, error.to_string()).advise(
-                "Nothing was acquired or changed. Check --url or LOCKKEEPER_URL, and that a server runs there.",
+                "Nothing was acquired or changed. Is the URL right (--url, LOCKKEEPER_URL), and \
+                 does a server run there?",
             ),
             Error::Unknown { .. } => {
                 Self::new(reason, error.to_string()).advise("Look before trying again.")
             }
-            error => Self::new(reason, error.to_string()),
+            _ => Self::new(reason, error.to_string()),
         }
     }
+}
+
+/// ` by alice@build-7 (pid 4121)`, if that is known.
+fn by(holder: Option<&Hold>) -> String {
+    holder.map_or_else(String::new, |hold| format!(" by {}", person(hold)))
 }
 
 fn reason_of(error: &Error) -> Reason {

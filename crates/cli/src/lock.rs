@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::views::Owner;
 use lockkeeper::{Client, ClientBuilder, Error, Guard, LossReason, Mode, SessionId, State};
+use rustix::process::Signal;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -87,11 +88,7 @@ pub(crate) async fn run(global: &Global, wanted: Wanted) -> Result<u8, Failure> 
         waited = wait(&client, &wanted, &mut progress) => {
             waited.map_err(|error| not_acquired(error, &wanted))
         }
-        signal = signals.next_end() => {
-            let number = u8::try_from(signal.as_raw()).unwrap_or(0);
-            let what = format!("interrupted while waiting for {}", text::Printable(&wanted.name));
-            Err(Failure::new(Reason::Interrupted(number), what).advise("The place in line is given up."))
-        }
+        signal = signals.next_end() => Err(interrupted(signal, &wanted)),
     };
     let guard = match waited {
         Ok(guard) => guard,
@@ -233,6 +230,13 @@ fn not_acquired(error: Error, wanted: &Wanted) -> Failure {
     } else {
         failure.about(&wanted.name)
     }
+}
+
+/// Somebody has lost patience.
+fn interrupted(signal: Signal, wanted: &Wanted) -> Failure {
+    let number = u8::try_from(signal.as_raw()).unwrap_or(0);
+    let what = format!("interrupted while waiting for {}", text::Printable(&wanted.name));
+    Failure::new(Reason::Interrupted(number), what).advise("The place in line is given up.")
 }
 
 /// Follows the queue after the first place was told, and tells each change of it.

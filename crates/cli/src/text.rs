@@ -15,8 +15,7 @@ pub(crate) struct Printable<'a>(pub(crate) &'a str);
 impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
-            let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-            if c.is_control() || turns {
+            if c.is_control() || turns_direction(c) {
                 write!(f, "{}", c.escape_default())?;
             } else {
                 f.write_char(c)?;
@@ -24,6 +23,10 @@ impl fmt::Display for Printable<'_> {
         }
         Ok(())
     }
+}
+
+const fn turns_direction(c: char) -> bool {
+    matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// `alice@build-7 (pid 4121, "release 8.2")`: who holds, and what for.

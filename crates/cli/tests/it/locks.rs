@@ -97,7 +97,7 @@ fn whoever_has_waited_long_enough_leaves_the_queue() {
     let _holder = home.start(&[], UNTIL_GO);
     home.wait_for_holder();
     let ended = home.lock(&["-w", "300ms"], &["true"]);
-    ended.assert(75, &["x: place 1; held by", "is still held by", "(place 1 in line)"]);
+    ended.assert(75, &["x: place 1; held by", "x is still held by", "(place 1 in line)"]);
     assert!(ended.stderr.trim_end().ends_with("[LK-TIMEOUT]"), "{ended:?}");
     assert_eq!(home.who()["waiter_count"], 0);
 }

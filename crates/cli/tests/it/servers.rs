@@ -5,7 +5,6 @@
 
 use std::fs::{self, File};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -100,11 +99,6 @@ impl Servers {
         fs::read_to_string(path).unwrap_or_default()
     }
 
-    /// Where the server keeps its data.
-    pub(crate) fn data_dir(&self, index: usize) -> PathBuf {
-        self.directory.path().join(format!("data-{}", index + 1))
-    }
-
     /// `host:port` of the peer listener.
     pub(crate) fn peer_address(&self, index: usize) -> String {
         format!("{}:2380", self.hosts[index])
@@ -120,11 +114,6 @@ impl Servers {
     /// The URL of the first three members.
     pub(crate) fn url(&self) -> String {
         self.url_of(&[0, 1, 2])
-    }
-
-    /// The process id of a running server.
-    pub(crate) fn pid(&self, index: usize) -> u32 {
-        self.running[index].as_ref().expect("the server runs").id()
     }
 
     /// `kill -9`, and waits for the process to be gone.

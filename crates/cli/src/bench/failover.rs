@@ -1,0 +1,94 @@
+//! The leader is killed under load: how long nobody was granted anything, and whether a lock that
+//! was held through it is held still.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use lockkeeper::Client;
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Bench;
+use super::hold;
+use super::processes::Processes;
+use super::report::Report;
+
+/// When somebody was last granted a lock, and the longest time without.
+struct Grants {
+    last: Instant,
+    longest_gap: Duration,
+    count: u64,
+    errors: u64,
+}
+
+pub(crate) async fn run(bench: &Bench, url: &str, _: &Processes) -> Result<Report> {
+    let leader = bench.kill.context("failover needs --kill PID, the leader's process id")?;
+    let pid = i32::try_from(leader).ok().and_then(Pid::from_raw).context("no such process id")?;
+    let clients = bench.connect(url).await?;
+    let held = hold::take(bench.locks.min(1_000), bench.workers, &clients, "bench/kept").await?;
+
+    let begin = Instant::now() + bench.warm_up;
+    let end = begin + bench.duration;
+    let grants = Grants { last: Instant::now(), longest_gap: Duration::ZERO, count: 0, errors: 0 };
+    let grants = Arc::new(Mutex::new(grants));
+    let workers: Vec<_> = (0..bench.workers)
+        .map(|worker| {
+            let client = clients[worker % clients.len()].clone();
+            tokio::spawn(work(client, format!("bench/own/{worker:014}"), end, grants.clone()))
+        })
+        .collect();
+
+    tokio::time::sleep_until(begin.into()).await;
+    let calm = std::mem::take(&mut grants.lock().longest_gap);
+    kill_process(pid, Signal::KILL).with_context(|| format!("killing process {leader}"))?;
+    for worker in workers {
+        worker.await?;
+    }
+    let mut kept = 0_usize;
+    for guard in &held {
+        kept += usize::from(guard.confirm().await.is_ok());
+    }
+
+    let mut report = bench.report();
+    {
+        let grants = grants.lock();
+        report.fraction("longest_gap_ms", grants.longest_gap.as_secs_f64() * 1e3);
+        report.fraction("longest_gap_before_ms", calm.as_secs_f64() * 1e3);
+        report.figure("grants", grants.count);
+        report.figure("errors", grants.errors);
+    }
+    report.figure("held", held.len());
+    report.figure("kept", kept);
+    anyhow::ensure!(kept == held.len(), "{} held locks were lost", held.len() - kept);
+    for client in clients {
+        client.close().await;
+    }
+    Ok(report)
+}
+
+async fn work(client: Client, name: String, end: Instant, grants: Arc<Mutex<Grants>>) {
+    while Instant::now() < end {
+        match client.lock(&name).acquire().await {
+            Ok(guard) => {
+                grants.lock().granted();
+                if guard.release().await.is_err() {
+                    grants.lock().errors += 1;
+                }
+            }
+            Err(_) => {
+                grants.lock().errors += 1;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+impl Grants {
+    fn granted(&mut self) {
+        let now = Instant::now();
+        self.longest_gap = self.longest_gap.max(now - self.last);
+        self.last = now;
+        self.count += 1;
+    }
+}
