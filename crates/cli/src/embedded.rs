@@ -21,8 +21,10 @@ use std::time::Duration;
 
 use lockkeeper::embedded::{directory, socket_path};
 use lockkeeper_server::ServerConfig;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, Signal, kill_process, setsid};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
 
 use crate::exit::{Failure, Reason};
 use crate::{logs, server};
@@ -95,16 +97,18 @@ pub(crate) fn replace_other_version() -> Result<(), Failure> {
     if version == env!("CARGO_PKG_VERSION") {
         return Ok(());
     }
-    let file = File::open(&running)?;
-    // Only a node that lives keeps it locked; its process id is nobody else's then.
-    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+    let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) else { return Ok(()) };
+    let node = match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Ok(()),
+        node => node.map_err(io::Error::from)?,
+    };
+    // Only a node that lives keeps it locked; the process id is nobody else's then.
+    if flock(File::open(&running)?, FlockOperation::NonBlockingLockShared).is_ok() {
         return Ok(());
     }
-    if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
-        kill_process(pid, Signal::TERM).map_err(io::Error::from)?;
-    }
-    // It frees the lock last.
-    flock(&file, FlockOperation::LockShared).map_err(io::Error::from)?;
+    pidfd_send_signal(&node, Signal::TERM).map_err(io::Error::from)?;
+    // Not for the lock: another client may have started the next node by then.
+    poll(&mut [PollFd::new(&node, PollFlags::IN)], None).map_err(io::Error::from)?;
     Ok(())
 }
 

@@ -224,9 +224,13 @@ fn not_acquired(error: Error, wanted: &Wanted) -> Failure {
         let what = format!("not acquired: the place in line for {lock} is lost: {reason}");
         return Failure::new(Reason::PlaceLost, what);
     }
+    // The cluster's own words name the lock already.
+    let is_named = matches!(error, Error::Refused(_));
     let failure = Failure::from(error);
     if failure.is_conflict() {
         failure.with_exit_code(wanted.holding.conflict_exit_code)
+    } else if is_named {
+        failure
     } else {
         failure.about(&wanted.name)
     }

@@ -80,3 +80,18 @@ fn an_idle_node_ends_itself_and_its_state_outlives_it() {
     });
     assert!(token(&home) > first);
 }
+
+#[test]
+fn a_node_of_another_version_is_replaced_and_nobody_loses_a_lock() {
+    let home = Home::new();
+    let mut holder = home.start(&["--ttl", "60s"], "until [ -e go ]; do sleep 0.02; done");
+    let token = home.wait_for_holder();
+    let node = home.node().expect("a node");
+    let running = home.node_directory().expect("a directory").join("running");
+    fs::write(running, format!("{node} 0.0.0-older")).unwrap();
+    assert_eq!(home.wait_for_holder(), token);
+    wait_until_dead(node);
+    home.wait_for_another_node(node);
+    home.touch("go");
+    assert_eq!(holder.wait(), Some(0));
+}
