@@ -6,12 +6,28 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Nanoseconds on a clock that never goes back; only differences have meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Monotonic(pub u64);
+
+impl Monotonic {
+    /// The time since `earlier`; zero if that is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The moment `duration` after this one.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
+    }
+}
 
 /// Time. Waiting is tokio's business (its clock can be paused); this is for reading.
 pub trait Clock: Send + Sync + 'static {
@@ -27,11 +43,20 @@ pub trait Random: Send + Sync + 'static {
     fn next_u64(&self) -> u64;
 }
 
+/// Holds a directory until it is dropped, or its process has ended in whatever way.
+pub type DirectoryGuard = Box<dyn Send + Sync>;
+
 /// The disk under log and snapshots. All paths are inside the node's data directory.
 ///
 /// Calls block: the log thread and the snapshot thread make them, never the node's own thread
 /// after its start.
 pub trait Disk: Send + Sync + 'static {
+    /// Makes a directory and takes it for this process, for as long as the guard lives; `None` if
+    /// another process has it. A disk that nobody shares need not do anything.
+    fn take_dir(&self, directory: &Path) -> io::Result<Option<DirectoryGuard>> {
+        self.create_dir(directory)?;
+        Ok(Some(Box::new(())))
+    }
     /// Opens (or makes) a file for reading and writing at offsets.
     fn open(&self, path: &Path, create: bool) -> io::Result<Box<dyn DiskFile>>;
     /// Names of the files in a directory, in order; an absent directory is empty.
@@ -70,8 +95,8 @@ pub trait DiskFile: Send + Sync {
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A connection between two peers.
-pub trait PeerStream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> PeerStream for T {}
+pub trait PeerStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> PeerStream for T {}
 
 /// How peers reach each other.
 pub trait Transport: Send + Sync + 'static {

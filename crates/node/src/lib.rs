@@ -6,19 +6,39 @@
 //!
 //! **Invariant.** Nothing is answered before it is committed; openraft's types don't leave.
 
+mod applier;
+mod batcher;
+mod blocking;
+mod codec;
 mod config;
+mod deadlines;
+mod entry;
 mod env;
 mod error;
-#[cfg_attr(not(test), expect(dead_code, reason = "the replica that uses it comes next"))]
+mod forward;
+mod identity;
+mod inner;
+mod living;
 mod log;
+mod log_store;
+mod membership;
 mod node;
-#[cfg_attr(not(test), expect(dead_code, reason = "the replica that uses it comes next"))]
+mod peer;
+mod raft;
+mod reads;
+mod replica;
+mod restore;
+mod snapshot;
+mod start;
 mod system;
+mod watch;
+mod watchdog;
 
 pub use config::{Member, NodeConfig, NodeId, Start, Timers};
 pub use env::{
-    BoxFuture, Clock, Disk, DiskFile, Environment, Monotonic, PeerStream, Random, Transport,
-    TransportListener,
+    BoxFuture, Clock, DirectoryGuard, Disk, DiskFile, Environment, Monotonic, PeerStream, Random,
+    Transport, TransportListener,
 };
 pub use error::{Fault, MembershipError, StartError, Unavailable};
-pub use node::{Attached, MemberStatus, NodeHandle, Sink, Status, WatchId, restore};
+pub use node::{Attached, MemberStatus, NodeHandle, Sink, Status, WatchId};
+pub use restore::restore;

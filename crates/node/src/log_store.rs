@@ -48,10 +48,6 @@ impl LogStore {
         let vote = read_mark("vote", recovered.vote.as_ref(), |bytes| {
             codec::decode::<Ballot>(bytes).map(VoteOf::from)
         })?;
-        // A leader that starts again must be elected anew: with its old term it would serve reads
-        // before it knows that the last entries of its earlier life are committed. The vote as
-        // such stays: nobody else is voted for in that term.
-        let vote = vote.map(|vote| VoteOf { committed: false, ..vote });
         let committed = read_mark("commit mark", recovered.committed.as_ref(), mark)?;
         let purged = recovered.purged.as_ref().map(|(_, bytes)| bytes);
         let purged = read_mark("purge mark", purged, mark)?;

@@ -1,19 +1,29 @@
 //! The node as the front ends see it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use lockkeeper_core::{
-    Command, Event, Refusal, Reply, Secret, SessionId, SessionView, Stamp, StateMachine,
+    Command, Event, Refusal, Reply, Request, Secret, SessionId, SessionView, Stamp, StateMachine,
 };
+use openraft::async_runtime::WatchReceiver;
+use tokio::time::{sleep, timeout};
 
+use crate::forward::ask_leader;
+use crate::inner::Inner;
+use crate::peer::message::{Answer, Question};
+use crate::snapshot::write_image;
 use crate::{
     Environment, Fault, Member, MembershipError, NodeConfig, NodeId, StartError, Unavailable,
+    blocking, membership, start,
 };
 
 /// One replica. Cheap to clone; usable from any thread.
 #[derive(Clone)]
 pub struct NodeHandle {
-    _inner: Arc<()>,
+    inner: Arc<Inner>,
 }
 
 /// Where a connection receives what concerns it. The node calls it from its own thread, once an
@@ -57,26 +67,47 @@ impl NodeHandle {
     ///
     /// [`StartError`], each with what to do.
     pub async fn start(config: NodeConfig, environment: Environment) -> Result<Self, StartError> {
-        let _ = (config, environment);
-        Err(StartError::Config("not built yet".to_owned()))
+        let inner = start::start(config, environment).await?;
+        Ok(Self { inner })
     }
 
     /// Queues a command for the log; `sink.reply(id, …)` tells what became of it. Never blocks.
     ///
     /// An answered [`Command::OpenSession`] attaches the session to `sink` at that same entry.
     pub fn propose(&self, command: &Command<'_>, id: u64, sink: &Arc<dyn Sink>) {
-        let _ = (command, id, sink);
+        if let Err(why) = self.try_propose(command, id, sink) {
+            let mut replica = self.inner.replica.lock();
+            replica.answer(sink, id, &why);
+            replica.flush();
+        }
+    }
+
+    fn try_propose(
+        &self,
+        command: &Command<'_>,
+        id: u64,
+        sink: &Arc<dyn Sink>,
+    ) -> Result<(), Unavailable> {
+        let inner = &*self.inner;
+        if inner.is_stopping.load(Ordering::Relaxed) {
+            return Err(Unavailable::Stopping);
+        }
+        if inner.is_full.load(Ordering::Relaxed) && !frees(command) {
+            let free_bytes = inner.free_bytes.load(Ordering::Relaxed);
+            return Err(Unavailable::DiskFull { free_bytes });
+        }
+        inner.batcher.push(command, id, sink, inner.now())
     }
 
     /// A heartbeat of a session that is attached here; `sink.confirmed(id)` when a quorum has
     /// confirmed it. An ended or revoked session is never confirmed.
     pub fn heartbeat(&self, session: SessionId, id: u64, sink: &Arc<dyn Sink>) {
-        let _ = (session, id, sink);
+        self.inner.living.beat(session, id, sink);
     }
 
     /// Any frame of this session was read: it lives. Costs nothing but a note for the next report.
     pub fn heard(&self, session: SessionId) {
-        let _ = session;
+        self.inner.living.heard(session);
     }
 
     /// Attaches a live session to `sink`, behind a linearizable read: from the returned index on,
@@ -91,14 +122,24 @@ impl NodeHandle {
         secret: &Secret,
         sink: &Arc<dyn Sink>,
     ) -> Result<Result<Attached, Refusal>, Unavailable> {
-        let _ = (session, secret, sink);
-        Err(Unavailable::Stopping)
+        self.read_index().await?;
+        let mut replica = self.inner.replica.lock();
+        match replica.state.authenticate(session, secret) {
+            None => return Ok(Err(Refusal::UnknownSession)),
+            Some(false) => return Ok(Err(Refusal::WrongSecret)),
+            Some(true) => {}
+        }
+        let Some(view) = replica.state.session(session) else {
+            return Ok(Err(Refusal::UnknownSession));
+        };
+        replica.listeners.attach(session, sink);
+        Ok(Ok(Attached { session: view, revision: replica.state.revision().0 }))
     }
 
     /// Forgets a sink: its session is no longer attached here (it lives on until its lease ends),
-    /// its watches end, replies to it are dropped.
+    /// and its watches end. Replies to what it has asked may still come.
     pub fn detach(&self, sink: &Arc<dyn Sink>) {
-        let _ = sink;
+        self.inner.replica.lock().listeners.detach(sink);
     }
 
     /// Waits until this node has applied everything that was committed anywhere before the call.
@@ -108,36 +149,44 @@ impl NodeHandle {
     ///
     /// [`Unavailable::NoQuorum`], [`Unavailable::Stopping`].
     pub async fn read_index(&self) -> Result<(), Unavailable> {
-        Err(Unavailable::Stopping)
+        if self.inner.is_stopping.load(Ordering::Relaxed) {
+            return Err(Unavailable::Stopping);
+        }
+        self.inner.reads.ask().await
     }
 
     /// Looks at the applied state and the newest stamp. Linearizable only after
     /// [`NodeHandle::read_index`]. Keep it short: the node's thread waits meanwhile.
     pub fn query<R>(&self, look: impl FnOnce(&StateMachine, Stamp) -> R) -> R {
-        look(&StateMachine::default(), Stamp(0))
+        let replica = self.inner.replica.lock();
+        look(&replica.state, replica.state.stamp())
     }
 
     /// Milliseconds left of each session's lease, as the leader knows it; `None` entries for those
     /// it doesn't know, or if the leader can't be asked.
     pub async fn leases_left(&self, sessions: &[SessionId]) -> Vec<Option<u32>> {
-        vec![None; sessions.len()]
+        let question = Question::Leases(sessions.to_vec());
+        match timeout(self.inner.patience(), ask_leader(&self.inner, question)).await {
+            Ok(Some(Answer::Leases(left))) if left.len() == sessions.len() => left,
+            _ => vec![None; sessions.len()],
+        }
     }
 
     /// Sends every event of locks whose name starts with `prefix` to `sink`, from the next entry
     /// on, until [`NodeHandle::unwatch`] or [`NodeHandle::detach`].
     pub fn watch(&self, prefix: &str, id: WatchId, sink: &Arc<dyn Sink>) {
-        let _ = (prefix, id, sink);
+        self.inner.replica.lock().listeners.watch(prefix, id, sink);
     }
 
     /// Ends one watch.
     pub fn unwatch(&self, id: WatchId, sink: &Arc<dyn Sink>) {
-        let _ = (id, sink);
+        self.inner.replica.lock().listeners.unwatch(id, sink);
     }
 
     /// What this node knows of itself and its cluster, without asking anybody.
     #[must_use]
     pub fn status(&self) -> Status {
-        Status::default()
+        status(&self.inner)
     }
 
     /// Adds a node that was started with [`crate::Start::Join`]: first as a learner, then, once it
@@ -147,8 +196,7 @@ impl NodeHandle {
     ///
     /// [`MembershipError`].
     pub async fn add_member(&self, member: Member) -> Result<(), MembershipError> {
-        let _ = member;
-        Err(Unavailable::Stopping.into())
+        membership::ask(&self.inner, member.into()).await.map(|_| ())
     }
 
     /// Removes a member. A leader that is removed hands over first. Any node may be asked.
@@ -157,8 +205,7 @@ impl NodeHandle {
     ///
     /// [`MembershipError`].
     pub async fn remove_member(&self, node: NodeId) -> Result<(), MembershipError> {
-        let _ = node;
-        Err(Unavailable::Stopping.into())
+        membership::ask(&self.inner, Question::RemoveMember(node)).await.map(|_| ())
     }
 
     /// Hands leadership to `to`, or to the best caught-up voter. Any node may be asked.
@@ -167,8 +214,7 @@ impl NodeHandle {
     ///
     /// [`MembershipError`].
     pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<NodeId, MembershipError> {
-        let _ = to;
-        Err(Unavailable::Stopping.into())
+        membership::ask(&self.inner, Question::TransferLeadership(to)).await
     }
 
     /// Takes a snapshot now (and gives up the log before it), whatever the log's size.
@@ -177,7 +223,16 @@ impl NodeHandle {
     ///
     /// [`Unavailable::Stopping`].
     pub async fn snapshot(&self) -> Result<(), Unavailable> {
-        Err(Unavailable::Stopping)
+        let stopping = |_| Unavailable::Stopping;
+        let raft = self.inner.raft();
+        let applied = self.inner.replica.lock().applied;
+        let mut metrics = raft.data_metrics();
+        raft.trigger().snapshot().await.map_err(stopping)?;
+        while metrics.borrow_watched().snapshot < applied {
+            metrics.changed().await.map_err(|_| Unavailable::Stopping)?;
+        }
+        let Some(applied) = applied else { return Ok(()) };
+        raft.trigger().purge_log(applied.index).await.map_err(stopping)
     }
 
     /// A backup: a file image in the snapshot format, of a linearizable moment.
@@ -186,32 +241,115 @@ impl NodeHandle {
     ///
     /// [`Unavailable`].
     pub async fn backup(&self) -> Result<Vec<u8>, Unavailable> {
-        Err(Unavailable::Stopping)
+        self.read_index().await?;
+        let (meta, state) = {
+            let replica = self.inner.replica.lock();
+            (replica.meta(), replica.state.clone())
+        };
+        let image = blocking::run(move || {
+            let mut image = Vec::new();
+            write_image(&mut image, &meta, &state)?;
+            Ok(image)
+        });
+        // Writing to memory doesn't fail; the node may end meanwhile.
+        image.await.map_err(|_| Unavailable::Stopping)
     }
 
     /// Ends the node: hands leadership over if it has it, lets what is in flight be answered for a
     /// short while, closes the sinks and the log.
-    pub async fn stop(&self) {}
+    pub async fn stop(&self) {
+        let inner = &self.inner;
+        if inner.leading().is_some() && !inner.is_single_voter() {
+            // If nobody takes over, the others elect somebody when this node is gone.
+            let handing = self.transfer_leadership(None);
+            let _ = timeout(Duration::from_secs(2), handing).await;
+        }
+        inner.is_stopping.store(true, Ordering::Relaxed);
+        let answered = async {
+            while inner.batcher.queued_bytes() > 0 {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let _ = timeout(Duration::from_secs(1), answered).await;
+        inner.answer_all(&inner.batcher.forget_waiting(), &Unavailable::Stopping);
+        inner.answer_all(&inner.batcher.forget_flights(), &Unavailable::Unknown);
+        inner.replica.lock().listeners.close_all("this node is stopping");
+        // It has ended in whatever way.
+        let _ = inner.raft().shutdown().await;
+        let mut tasks = std::mem::take(&mut *inner.tasks.lock());
+        tasks.shutdown().await;
+        start::release(inner).await;
+    }
 
     /// Completes when the node has become unfit; the process should say why and exit.
     pub async fn fault(&self) -> Fault {
-        std::future::pending().await
+        let mut fault = self.inner.fault.subscribe();
+        loop {
+            if let Some(fault) = &*fault.borrow_and_update() {
+                return fault.clone();
+            }
+            if fault.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
     }
 }
 
-/// Makes a data directory for a new cluster out of a backup. Nothing may be in the directory.
-///
-/// # Errors
-///
-/// [`StartError`].
-pub fn restore(
-    backup: &[u8],
-    config: &NodeConfig,
-    environment: &Environment,
-    clients_are_stopped: bool,
-) -> Result<lockkeeper_core::ClusterId, StartError> {
-    let _ = (backup, config, environment, clients_are_stopped);
-    Err(StartError::Config("not built yet".to_owned()))
+/// Whether a command gives something back: it is served from the disk's reserve.
+fn frees(command: &Command<'_>) -> bool {
+    match command {
+        Command::Request { request, .. } => match request {
+            Request::Release { .. } | Request::Cancel { .. } => true,
+            Request::Acquire { .. } | Request::Reenter { .. } => false,
+        },
+        Command::EndSession { .. }
+        | Command::RevokeSession { .. }
+        | Command::RevokeHold { .. }
+        | Command::EndSilence => true,
+        Command::OpenSession { .. } | Command::FoundCluster { .. } => false,
+    }
+}
+
+fn status(inner: &Inner) -> Status {
+    let leadership = inner.leadership();
+    let (voters_reached, voters) = inner.reached();
+    let raft = inner.raft().metrics();
+    let raft = raft.borrow_watched();
+    let now = inner.now();
+    let heard = inner.heard.lock().clone();
+    let members = raft.membership_config.membership();
+    let voter_ids: BTreeSet<NodeId> = members.voter_ids().collect();
+    let members = members.nodes().map(|(&id, node)| MemberStatus {
+        member: Member { id, peer_address: node.addr.clone() },
+        is_voter: voter_ids.contains(&id),
+        heard_ms_ago: heard
+            .get(&id)
+            .map(|&last| u64::try_from(now.since(last).as_millis()).unwrap_or(u64::MAX)),
+        matched_index: raft
+            .replication
+            .as_ref()
+            .and_then(|matched| Some(matched.get(&id)?.as_ref()?.index)),
+    });
+    let log = inner.log.stats();
+    // A leader counts for one only while it hears a majority; a follower, while it hears a leader.
+    let is_majority = 2 * voters_reached > voters;
+    let is_served = leadership.leader.is_some_and(|leader| {
+        if leader == inner.config.id { is_majority } else { inner.is_heard(leader) }
+    });
+    Status {
+        id: inner.config.id,
+        leader: leadership.leader.filter(|_| is_served),
+        term: leadership.term,
+        applied_index: raft.last_applied.map_or(0, |id| id.index),
+        members: members.collect(),
+        is_ready: is_served,
+        voters_reached,
+        peer_address: inner.peer_address.get().cloned(),
+        queued_bytes: inner.batcher.queued_bytes(),
+        leader_changes: inner.leader_changes.load(Ordering::Relaxed),
+        fsyncs: log.syncs,
+        fsync_micros: u64::try_from(log.sync_time.as_micros()).unwrap_or(u64::MAX),
+    }
 }
 
 /// What a node knows of itself and its cluster.

@@ -11,8 +11,8 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
-    BoxFuture, Clock, Disk, DiskFile, Environment, Monotonic, PeerStream, Random, StartError,
-    Transport, TransportListener,
+    BoxFuture, Clock, DirectoryGuard, Disk, DiskFile, Environment, Monotonic, PeerStream, Random,
+    StartError, Transport, TransportListener,
 };
 
 impl Environment {
@@ -85,6 +85,15 @@ impl Random for SystemRandom {
 struct SystemDisk;
 
 impl Disk for SystemDisk {
+    fn take_dir(&self, directory: &Path) -> io::Result<Option<DirectoryGuard>> {
+        self.create_dir(directory)?;
+        match DirectoryLock::take(directory) {
+            Ok(lock) => Ok(Some(Box::new(lock))),
+            Err(StartError::InUse(_)) => Ok(None),
+            Err(error) => Err(io::Error::other(error.to_string())),
+        }
+    }
+
     fn open(&self, path: &Path, create: bool) -> io::Result<Box<dyn DiskFile>> {
         Ok(Box::new(SystemFile(open(path, create)?)))
     }

@@ -1,0 +1,415 @@
+//! Where a node's commands go: to its own log if it leads, to the leader's if it doesn't.
+//!
+//! A follower keeps one connection to the leader for it, the *link*. Batches travel on it in order,
+//! each named with the term under which it may be proposed; the leader proposes it in that term or
+//! not at all. When the link breaks, the follower sends again what it has not seen applied, and the
+//! leader drops what it has proposed already. So within a term every batch is proposed at most once
+//! and in order, and across terms `batcher.rs` says when it is safe to propose again.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use openraft::async_runtime::WatchReceiver;
+use openraft::errors::ForwardReason;
+use parking_lot::Mutex;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::time::sleep;
+
+use crate::entry::{self, BatchId};
+use crate::inner::{Inner, Leadership, Route};
+use crate::peer::frame::{self, Connection, FrameReader, FrameWriter, invalid};
+use crate::peer::handshake::{self, Purpose};
+use crate::peer::message::{Answer, FromLeader, Question, ToLeader};
+use crate::{NodeId, codec, living, membership, reads};
+
+/// The pause before the link is tried again.
+const LINK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Questions of one peer that the leader works on at a time; more wait in the connection.
+const QUESTIONS_MAX: usize = 64;
+
+/// Sends what this node's clients want to wherever it belongs, for as long as the node lives.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    let mut metrics = inner.raft().server_metrics();
+    loop {
+        let leadership = inner.leadership();
+        let changed = async {
+            while inner.leadership() == leadership {
+                if metrics.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        };
+        tokio::select! {
+            () = changed => {}
+            () = serve_reign(&inner, leadership) => {}
+        }
+        inner.route.send_replace(Route::Nowhere);
+        inner.link.close();
+        inner.living.reopen();
+        let now = inner.leadership();
+        if now.term != leadership.term && now.leader.is_some() {
+            inner.leader_changes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+async fn serve_reign(inner: &Arc<Inner>, Leadership { leader, term }: Leadership) {
+    match leader {
+        None => std::future::pending().await,
+        Some(leader) if leader == inner.config.id => {
+            tracing::info!(term, "this node leads");
+            inner.begin_reign();
+            inner.route.send_replace(Route::Here(term));
+            propose(inner, term).await;
+        }
+        Some(leader) => {
+            tracing::info!(term, leader, "another node leads");
+            inner.deadlines.end();
+            loop {
+                if let Err(error) = keep_link(inner, leader, term).await {
+                    tracing::debug!(leader, %error, "the link to the leader is down");
+                }
+                inner.route.send_replace(Route::Nowhere);
+                inner.link.close();
+                inner.living.reopen();
+                sleep(LINK_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// As the leader of `term`: proposes this node's own batches.
+async fn propose(inner: &Arc<Inner>, term: u64) {
+    loop {
+        while let Some(batch) = inner.batcher.take(term) {
+            let refusing = Arc::clone(inner);
+            let number = entry::decode(&batch).map_or(0, |view| view.id.number);
+            let refused = move |reason| refuse(&refusing, number, reason);
+            inner.propose(term, batch, refused).await;
+        }
+        inner.batcher.ready.notified().await;
+    }
+}
+
+/// A leader did not propose a batch of this node. Without a quorum it could only have kept it
+/// waiting; if it leads no longer, or is handing over, the next leader gets it.
+fn refuse(inner: &Inner, number: u64, reason: ForwardReason) {
+    if reason == ForwardReason::LeaseExpired
+        && let Some(asks) = inner.batcher.refused(number)
+    {
+        inner.answer_all(&[asks], &inner.no_quorum());
+    }
+}
+
+// ------------------------------------------------------------------------- the follower's side
+
+/// The follower's end of the connection to the leader.
+#[derive(Default)]
+pub(crate) struct Link {
+    state: Mutex<LinkState>,
+    /// There is something to write.
+    filled: Notify,
+}
+
+#[derive(Default)]
+struct LinkState {
+    is_up: bool,
+    output: Vec<u8>,
+    /// Who waits for which answer.
+    questions: BTreeMap<u64, oneshot::Sender<Answer>>,
+    question: u64,
+}
+
+impl Link {
+    fn open(&self) {
+        self.state.lock().is_up = true;
+    }
+
+    /// Whoever waits for an answer is told that there is none, by the end of its channel.
+    fn close(&self) {
+        *self.state.lock() = LinkState::default();
+    }
+
+    /// Sends a message, if the link is up.
+    pub(crate) fn send(&self, message: &ToLeader<'_>) {
+        let mut state = self.state.lock();
+        if state.is_up {
+            frame::put_message(&mut state.output, message);
+            self.filled.notify_one();
+        }
+    }
+
+    /// Asks the leader; `None` if the link is down or breaks.
+    async fn ask(&self, question: Question) -> Option<Answer> {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut state = self.state.lock();
+            if !state.is_up {
+                return None;
+            }
+            state.question += 1;
+            let id = state.question;
+            state.questions.insert(id, sender);
+            frame::put_message(&mut state.output, &ToLeader::Ask { id, question });
+            self.filled.notify_one();
+        }
+        receiver.await.ok()
+    }
+
+    fn answered(&self, id: u64, answer: Answer) {
+        if let Some(waiting) = self.state.lock().questions.remove(&id) {
+            // It may have given up waiting.
+            let _ = waiting.send(answer);
+        }
+    }
+
+    fn take_output(&self) -> Vec<u8> {
+        std::mem::take(&mut self.state.lock().output)
+    }
+}
+
+/// Asks whoever leads, if that is known and can be reached now.
+pub(crate) async fn ask_leader(inner: &Arc<Inner>, question: Question) -> Option<Answer> {
+    let route = *inner.route.borrow();
+    match route {
+        Route::Nowhere => None,
+        Route::Here(_) => Some(answer(inner, question).await),
+        Route::There(_) => inner.link.ask(question).await,
+    }
+}
+
+/// Connects to the leader of `term` and serves the link until it breaks.
+async fn keep_link(inner: &Arc<Inner>, leader: NodeId, term: u64) -> io::Result<()> {
+    let address = membership::address(inner, leader)
+        .ok_or_else(|| io::Error::other("the leader's address isn't known"))?;
+    let connection = handshake::connect(inner, leader, &address, Purpose::Forward).await?;
+    let Connection { reader, writer } = connection;
+    inner.link.open();
+    inner.batcher.resend(term);
+    inner.route.send_replace(Route::There(term));
+    tokio::select! {
+        result = hear_leader(inner, leader, reader) => result,
+        result = tell_leader(inner, term, writer) => result,
+    }
+}
+
+async fn tell_leader(inner: &Inner, term: u64, mut writer: FrameWriter) -> io::Result<()> {
+    loop {
+        let mut output = inner.link.take_output();
+        while let Some(batch) = inner.batcher.take(term) {
+            frame::put_message(&mut output, &ToLeader::Batch { term, bytes: &batch });
+        }
+        if output.is_empty() {
+            tokio::select! {
+                () = inner.batcher.ready.notified() => {}
+                () = inner.link.filled.notified() => {}
+            }
+        } else {
+            writer.write_all(&output).await?;
+        }
+    }
+}
+
+async fn hear_leader(
+    inner: &Arc<Inner>,
+    leader: NodeId,
+    mut reader: FrameReader,
+) -> io::Result<()> {
+    loop {
+        let frame = reader.next().await?;
+        inner.hear(leader);
+        let message = codec::decode(&frame);
+        match message.ok_or_else(|| invalid("the leader's message can't be read"))? {
+            FromLeader::Refused { number } => refuse(inner, number, ForwardReason::LeaseExpired),
+            FromLeader::Confirmed { number, mut except } => {
+                except.sort_unstable();
+                inner.living.settle(number, Some(&except));
+            }
+            FromLeader::Unconfirmed { number } => inner.living.settle(number, None),
+            FromLeader::Answer { id, answer } => inner.link.answered(id, answer),
+        }
+    }
+}
+
+// --------------------------------------------------------------------------- the leader's side
+
+/// Which batches have been proposed in the newest term.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    term: u64,
+    /// The highest number of each run of each node.
+    newest: BTreeMap<(NodeId, u64), u64>,
+}
+
+impl Gate {
+    /// Whether a batch may be proposed in `term`: it never was, and the term isn't over.
+    fn admits(&mut self, term: u64, id: BatchId) -> bool {
+        if term > self.term {
+            *self = Self { term, newest: BTreeMap::new() };
+        }
+        let newest = self.newest.entry((id.origin, id.incarnation)).or_default();
+        let is_new = term == self.term && id.number > *newest;
+        if is_new {
+            *newest = id.number;
+        }
+        is_new
+    }
+}
+
+/// What is to be written to one follower.
+#[derive(Default)]
+struct Outbox {
+    output: Mutex<Vec<u8>>,
+    filled: Notify,
+}
+
+impl Outbox {
+    fn send(&self, message: &FromLeader) {
+        frame::put_message(&mut self.output.lock(), message);
+        self.filled.notify_one();
+    }
+
+    async fn write(&self, mut writer: FrameWriter) -> io::Result<()> {
+        loop {
+            let output = std::mem::take(&mut *self.output.lock());
+            if output.is_empty() {
+                self.filled.notified().await;
+            } else {
+                writer.write_all(&output).await?;
+            }
+        }
+    }
+}
+
+/// Serves a follower's link, until it breaks.
+pub(crate) async fn serve(
+    inner: &Arc<Inner>,
+    origin: NodeId,
+    connection: Connection,
+) -> io::Result<()> {
+    let Connection { reader, writer } = connection;
+    let outbox = Arc::new(Outbox::default());
+    tokio::select! {
+        result = hear_follower(inner, origin, reader, &outbox) => result,
+        result = outbox.write(writer) => result,
+    }
+}
+
+async fn hear_follower(
+    inner: &Arc<Inner>,
+    origin: NodeId,
+    mut reader: FrameReader,
+    outbox: &Arc<Outbox>,
+) -> io::Result<()> {
+    let places = Arc::new(Semaphore::new(QUESTIONS_MAX));
+    loop {
+        let frame = reader.next().await?;
+        inner.hear(origin);
+        let (message, rest) = postcard::take_from_bytes::<ToLeader<'_>>(&frame)
+            .map_err(|_| invalid("a follower's message can't be read"))?;
+        if !rest.is_empty() {
+            return Err(invalid("a follower's message is too long"));
+        }
+        match message {
+            ToLeader::Batch { term, bytes } => {
+                propose_for(inner, origin, term, frame.slice_ref(bytes), outbox).await?;
+            }
+            ToLeader::Living { term, number, sessions } => {
+                note_living(inner, term, number, sessions, outbox);
+            }
+            ToLeader::Ask { id, question } => {
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else { continue };
+                let (answering, outbox) = (Arc::clone(inner), Arc::clone(outbox));
+                inner.spawn(async move {
+                    let answer = answer(&answering, question).await;
+                    outbox.send(&FromLeader::Answer { id, answer });
+                    drop(place);
+                });
+            }
+        }
+    }
+}
+
+async fn propose_for(
+    inner: &Arc<Inner>,
+    origin: NodeId,
+    term: u64,
+    bytes: Bytes,
+    outbox: &Arc<Outbox>,
+) -> io::Result<()> {
+    let id = entry::decode(&bytes)
+        .map(|view| view.id)
+        .filter(|id| id.origin == origin)
+        .ok_or_else(|| invalid("a batch can't be read, or is another node's"))?;
+    if !inner.gate.lock().admits(term, id) {
+        return Ok(());
+    }
+    let outbox = Arc::clone(outbox);
+    let refused = move |reason| {
+        if reason == ForwardReason::LeaseExpired {
+            outbox.send(&FromLeader::Refused { number: id.number });
+        }
+    };
+    inner.propose(term, bytes, refused).await;
+    Ok(())
+}
+
+fn note_living(
+    inner: &Arc<Inner>,
+    term: u64,
+    number: u64,
+    sessions: Vec<lockkeeper_core::SessionId>,
+    outbox: &Arc<Outbox>,
+) {
+    if inner.leading() != Some(term) {
+        outbox.send(&FromLeader::Unconfirmed { number });
+        return;
+    }
+    inner.deadlines.heard(&sessions, inner.now());
+    let (confirming, outbox) = (Arc::clone(inner), Arc::clone(outbox));
+    inner.spawn(async move {
+        let message = match living::confirm(&confirming, &sessions).await {
+            Some(except) => FromLeader::Confirmed { number, except },
+            None => FromLeader::Unconfirmed { number },
+        };
+        outbox.send(&message);
+    });
+}
+
+/// As the leader, or whoever is taken for it: answers a question.
+async fn answer(inner: &Arc<Inner>, question: Question) -> Answer {
+    match question {
+        Question::ReadIndex => Answer::ReadIndex(reads::index(inner).await),
+        Question::Leases(sessions) => {
+            Answer::Leases(inner.deadlines.left_ms(&sessions, inner.now()))
+        }
+        Question::AddMember { .. }
+        | Question::RemoveMember(_)
+        | Question::TransferLeadership(_) => {
+            Answer::Change(membership::change(inner, question).await)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_passes_once_a_term_and_none_after_a_later_one() {
+        let mut gate = Gate::default();
+        let id = |number| BatchId { origin: 2, incarnation: 9, number };
+        assert!(gate.admits(3, id(4)));
+        assert!(!gate.admits(3, id(4)), "a repeated one");
+        assert!(!gate.admits(3, id(3)), "one that was overtaken");
+        assert!(gate.admits(3, id(5)));
+        assert!(gate.admits(3, BatchId { incarnation: 10, ..id(1) }), "of another run");
+        assert!(!gate.admits(2, id(6)), "of a term that is over");
+        assert!(gate.admits(4, id(4)), "again in a new term");
+    }
+}

@@ -1,0 +1,184 @@
+//! The side of a connection between peers that was called.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use openraft::raft::AppendEntriesRequest;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::sleep;
+
+use super::frame::{self, Connection, FrameReader, invalid};
+use super::handshake::{self, Purpose};
+use super::message::{Call, CallAnswer};
+use super::network::{APPEND, CALL};
+use super::snapshots;
+use crate::codec::{self, Appended};
+use crate::inner::Inner;
+use crate::raft::Types;
+use crate::{NodeId, PeerStream, TransportListener, forward};
+
+/// Connections at a time: several for each of some dozens of peers. More is an attack or a fault.
+const CONNECTIONS_MAX: usize = 512;
+
+/// How long to wait before accepting again when the system has nothing left to accept with.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts peers, for as long as this node lives.
+pub(crate) async fn run(inner: Arc<Inner>, mut listener: Box<dyn TransportListener>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                let serving = Arc::clone(&inner);
+                inner.spawn(async move {
+                    if let Err(error) = serve(&serving, stream).await {
+                        tracing::debug!(from, %error, "a peer's connection has ended");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a peer's connection can't be accepted");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve(inner: &Arc<Inner>, stream: Box<dyn PeerStream>) -> io::Result<()> {
+    let (peer, purpose, connection) = handshake::accept(inner, stream).await?;
+    match purpose {
+        Purpose::Append => serve_appends(inner, peer, connection).await,
+        Purpose::Call => serve_calls(inner, peer, connection).await,
+        Purpose::Snapshot => snapshots::receive(inner, peer, connection).await,
+        Purpose::Forward => forward::serve(inner, peer, connection).await,
+        Purpose::Probe => Ok(()),
+    }
+}
+
+/// Session after session of pipelined appends.
+async fn serve_appends(inner: &Arc<Inner>, peer: NodeId, connection: Connection) -> io::Result<()> {
+    let Connection { reader, mut writer } = connection;
+    let requests = Arc::new(Mutex::new(Requests { inner: Arc::clone(inner), peer, reader }));
+    let mut out = Vec::new();
+    loop {
+        // openraft reads ahead of what it answers, on a task of its own.
+        let session = Arc::clone(&requests).lock_owned().await;
+        let (ended, end) = tokio::sync::oneshot::channel();
+        let input = stream::unfold((session, Some(ended)), |(mut session, ended)| async move {
+            match session.next().await {
+                Ok(Some(request)) => Some((request, (session, ended))),
+                Ok(None) => {
+                    // The other end waits for it, or is gone with the connection.
+                    let _ = ended.map(|ended| ended.send(()));
+                    None
+                }
+                Err(error) => {
+                    tracing::debug!(peer = session.peer, %error, "no more appends");
+                    None
+                }
+            }
+        });
+        let mut answers = std::pin::pin!(inner.raft().stream_append(input));
+        while let Some(answer) = answers.next().await {
+            let answer = answer.map_err(|fatal| {
+                inner.fail_raft(&fatal);
+                io::Error::other("this node has stopped")
+            })?;
+            let is_last = answer.is_err();
+            out.clear();
+            frame::put_message(&mut out, &Appended::from(answer));
+            writer.write_all(&out).await?;
+            if is_last {
+                return Ok(());
+            }
+        }
+        if end.await.is_err() {
+            return Ok(());
+        }
+        out.clear();
+        frame::put(&mut out, |_| ());
+        writer.write_all(&out).await?;
+    }
+}
+
+struct Requests {
+    inner: Arc<Inner>,
+    peer: NodeId,
+    reader: FrameReader,
+}
+
+impl Requests {
+    /// The next append of the session; `None` at its end.
+    async fn next(&mut self) -> io::Result<Option<AppendEntriesRequest<Types>>> {
+        let frame = self.reader.next().await?;
+        self.inner.hear(self.peer);
+        if frame.is_empty() {
+            return Ok(None);
+        }
+        let request = codec::decode_append(&frame);
+        request.map(Some).ok_or_else(|| invalid("an append can't be read"))
+    }
+}
+
+/// One call after the other.
+async fn serve_calls(
+    inner: &Arc<Inner>,
+    peer: NodeId,
+    mut connection: Connection,
+) -> io::Result<()> {
+    let mut out = Vec::new();
+    loop {
+        let frame = connection.reader.next().await?;
+        inner.hear(peer);
+        let (number, answer) = answer_call(inner, &frame).await?;
+        out.clear();
+        frame::put(&mut out, |out| {
+            out.extend_from_slice(&number);
+            codec::encode_to(&answer, out);
+        });
+        connection.writer.write_all(&out).await?;
+    }
+}
+
+async fn answer_call(inner: &Inner, frame: &Bytes) -> io::Result<([u8; 8], CallAnswer)> {
+    let unreadable = || invalid("a call can't be read");
+    let (&number, rest) = frame.split_first_chunk().ok_or_else(unreadable)?;
+    let (&kind, rest) = rest.split_first().ok_or_else(unreadable)?;
+    let stopped = |_| io::Error::other("this node has stopped");
+    let answer = match kind {
+        APPEND => {
+            let request = codec::decode_append(&frame.slice_ref(rest)).ok_or_else(unreadable)?;
+            let response = inner.raft().append_entries(request).await;
+            CallAnswer::Appended(response.map_err(|_| io::Error::other("stopped"))?.into())
+        }
+        CALL => match codec::decode(rest).ok_or_else(unreadable)? {
+            Call::Vote(_) | Call::PreVote(_) if is_silent(inner) => CallAnswer::Silent,
+            Call::Vote(asked) => {
+                let response = inner.raft().vote(asked.into()).await;
+                CallAnswer::Voted(response.map_err(|_| io::Error::other("stopped"))?.into())
+            }
+            Call::PreVote(asked) => {
+                let response = inner.raft().pre_vote(asked.into()).await;
+                CallAnswer::Voted(response.map_err(|_| io::Error::other("stopped"))?.into())
+            }
+            Call::TransferLeader(transfer) => {
+                let heard = inner.raft().handle_transfer_leader(transfer.into()).await;
+                CallAnswer::Transfer(heard.map_err(stopped)?.err().map(|why| why.to_string()))
+            }
+        },
+        _ => return Err(unreadable()),
+    };
+    Ok((number, answer))
+}
+
+/// Whether this node has started so lately that a leader may still count on a promise that its
+/// last run gave.
+fn is_silent(inner: &Inner) -> bool {
+    inner.quiet_until.get().is_none_or(|until| inner.now() < *until)
+}

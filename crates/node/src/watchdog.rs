@@ -1,0 +1,99 @@
+//! Looks after the node itself: a disk that doesn't answer or is nearly full, requests that wait
+//! too long, snapshots that are due, openraft's own end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use openraft::async_runtime::WatchReceiver;
+use tokio::time::sleep;
+
+use crate::inner::Inner;
+use crate::peer::message::Question;
+use crate::{Fault, Unavailable, blocking, membership};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Looks between two questions for the free space.
+const LOOKS_PER_SPACE: u32 = 8;
+
+/// After an fsync has taken this long, another node should lead.
+const SLOW_SYNC: Duration = Duration::from_secs(1);
+
+/// After an fsync has taken this long, the others are better off without this node.
+const STUCK_SYNC: Duration = Duration::from_secs(5);
+
+/// Looks around, for as long as the node lives.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    let mut looks = 0;
+    loop {
+        sleep(LOOK).await;
+        look_at_disk(&inner).await;
+        look_at_requests(&inner);
+        looks += 1;
+        if looks % LOOKS_PER_SPACE == 0 {
+            look_at_space(&inner).await;
+        }
+    }
+}
+
+/// Heartbeats don't wait for the disk, so a leader whose disk is stuck would go on leading, and
+/// nothing would be committed.
+async fn look_at_disk(inner: &Arc<Inner>) {
+    let fatal = inner.raft().metrics().borrow_watched().running_state.clone().err();
+    if let Some(fatal) = fatal {
+        inner.fail_raft(&fatal);
+    }
+    let stats = inner.log.stats();
+    if let Some(fault) = stats.fault {
+        inner.fail(fault);
+    }
+    let Some(age) = stats.sync_age.filter(|age| *age > SLOW_SYNC) else { return };
+    if inner.is_single_voter() {
+        // There is nobody to go on without it.
+        return;
+    }
+    if age > STUCK_SYNC {
+        inner.fail(Fault::StuckDisk { seconds: age.as_secs() });
+    } else if inner.leading().is_some() {
+        tracing::warn!(seconds = age.as_secs(), "an fsync is slow: handing leadership over");
+        let handing = Arc::clone(inner);
+        inner.spawn(async move {
+            // If nobody can take over now, the next look tries again.
+            let _ = membership::change(&handing, Question::TransferLeadership(None)).await;
+        });
+    }
+}
+
+/// Nobody waits for ever: not for a leader, and not for an outcome that may never be known.
+fn look_at_requests(inner: &Inner) {
+    let (unproposed, unknown) = inner.batcher.give_up(inner.now(), inner.patience());
+    inner.answer_all(&unproposed, &inner.no_quorum());
+    inner.answer_all(&unknown, &Unavailable::Unknown);
+}
+
+/// Keeps a reserve, in which locks can still be released and sessions ended.
+async fn look_at_space(inner: &Inner) {
+    let (disk, directory) = (Arc::clone(&inner.environment.disk), inner.config.data_dir.clone());
+    let Ok(free_bytes) = blocking::run(move || disk.free_bytes(&directory)).await else { return };
+    inner.free_bytes.store(free_bytes, Ordering::Relaxed);
+    let is_full = free_bytes < inner.config.free_space_bytes_min;
+    if inner.is_full.swap(is_full, Ordering::Relaxed) != is_full {
+        if is_full {
+            tracing::error!(free_bytes, "the log's disk is nearly full: new work is refused");
+        } else {
+            tracing::info!(free_bytes, "there is room on the log's disk again");
+        }
+    }
+}
+
+/// Takes a snapshot whenever enough has been applied, and lets openraft give up the log before it.
+pub(crate) async fn take_snapshots(inner: Arc<Inner>) {
+    loop {
+        inner.snapshots.due.notified().await;
+        if let Err(fatal) = inner.raft().trigger().snapshot().await {
+            inner.fail_raft(&fatal);
+        }
+    }
+}
