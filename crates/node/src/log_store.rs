@@ -188,6 +188,10 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
+        if last.is_some_and(|last| last.index + 1 >= self.log.state().next) {
+            // There is nothing behind it.
+            return Ok(());
+        }
         {
             let mut marks = self.marks.lock();
             marks.last = last.or(marks.purged);

@@ -37,8 +37,10 @@ pub(crate) async fn ask(inner: &Arc<Inner>, question: Question) -> Result<NodeId
     let asking = async {
         let mut route = inner.route.subscribe();
         loop {
-            let known = timeout(patience, route.wait_for(|route| *route != Route::Nowhere)).await;
-            if known.is_err() {
+            // What it returns is a lock on the route: it must be gone before anything is awaited.
+            let known = timeout(patience, route.wait_for(|route| *route != Route::Nowhere));
+            let is_known = known.await.is_ok();
+            if !is_known {
                 return Err(MembershipError::Unavailable(inner.no_quorum()));
             }
             match ask_leader(inner, question.clone()).await {

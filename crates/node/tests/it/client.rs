@@ -80,7 +80,8 @@ fn next_id() -> u64 {
 
 /// A session, and the connection that it has now.
 pub(crate) struct Client {
-    pub(crate) node: NodeHandle,
+    /// `None` while it knows no node; a node that is to be killed must be known to nobody.
+    node: Option<NodeHandle>,
     pub(crate) session: SessionId,
     pub(crate) secret: Secret,
     pub(crate) ear: Arc<Ear>,
@@ -98,7 +99,7 @@ impl Client {
     pub(crate) fn open_with_ttl(node: &NodeHandle, ttl_ms: u32) -> Self {
         let session = SessionId(next_id() << 32);
         let client = Self {
-            node: node.clone(),
+            node: Some(node.clone()),
             session,
             secret: Secret([7; 16]),
             ear: Arc::default(),
@@ -115,13 +116,27 @@ impl Client {
         client
     }
 
+    pub(crate) fn node(&self) -> &NodeHandle {
+        self.node.as_ref().expect("it knows a node")
+    }
+
+    /// Asks another node from now on, with the same sink.
+    pub(crate) fn go_to(&mut self, node: &NodeHandle) {
+        self.node = Some(node.clone());
+    }
+
+    /// Knows no node for a while.
+    pub(crate) fn leave(&mut self) {
+        self.node = None;
+    }
+
     pub(crate) fn sink(&self) -> Arc<dyn Sink> {
         Arc::clone(&self.ear) as Arc<dyn Sink>
     }
 
     /// The same session on another connection.
     pub(crate) fn resume(&mut self, node: &NodeHandle, attach: impl FnOnce(&Self)) {
-        self.node = node.clone();
+        self.go_to(node);
         self.ear = Arc::default();
         attach(self);
     }
@@ -139,7 +154,7 @@ impl Client {
 
     pub(crate) fn try_ask(&self, command: &Command<'_>) -> Result<Reply, Unavailable> {
         let id = next_id();
-        self.node.propose(command, id, &self.sink());
+        self.node().propose(command, id, &self.sink());
         self.reply(id)
     }
 
@@ -207,7 +222,7 @@ impl Client {
     /// Sends a heartbeat; its id.
     pub(crate) fn beat(&self) -> u64 {
         let id = next_id();
-        self.node.heartbeat(self.session, id, &self.sink());
+        self.node().heartbeat(self.session, id, &self.sink());
         id
     }
 

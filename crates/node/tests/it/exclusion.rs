@@ -72,7 +72,7 @@ fn a_repeated_request_is_answered_the_same_at_any_node() {
     let (number, token) = a.take("once");
     let place = b.queue("once");
     for id in 1..=3 {
-        a.node = cluster.node(id).clone();
+        a.go_to(cluster.node(id));
         assert_eq!(a.request(number, acquire("once")), Reply::Granted { token });
     }
     let released = a.release(number);
@@ -80,7 +80,7 @@ fn a_repeated_request_is_answered_the_same_at_any_node() {
     // The reply was lost, the lock is another's: the repeated release must not free it.
     let release = lockkeeper_core::Request::Release { acquire: lockkeeper_core::Number(number) };
     for id in 1..=3 {
-        a.node = cluster.node(id).clone();
+        a.go_to(cluster.node(id));
         assert_eq!(a.request(number + 1, release.clone()), released);
     }
     assert_eq!(b.request(place, acquire("once")), Reply::Granted { token: b_token });
@@ -90,7 +90,7 @@ fn a_repeated_request_is_answered_the_same_at_any_node() {
 fn a_watch_is_told_of_every_lock_below_its_prefix_and_of_no_other() {
     let cluster = Cluster::together(3);
     let watcher = Client::open(cluster.node(2));
-    watcher.node.watch("jobs/", 5, &watcher.sink());
+    watcher.node().watch("jobs/", 5, &watcher.sink());
     let mut client = Client::open(cluster.node(1));
     let (number, _) = client.take("jobs/a");
     client.take("other/b");
@@ -101,7 +101,7 @@ fn a_watch_is_told_of_every_lock_below_its_prefix_and_of_no_other() {
     });
     let is_other = |told: &Told| matches!(told, Told::Event(Some(5), Event::Granted { lock, .. }) if &**lock != "jobs/a");
     assert!(!watcher.ear.has(is_other));
-    watcher.node.unwatch(5, &watcher.sink());
+    watcher.node().unwatch(5, &watcher.sink());
 }
 
 #[test]

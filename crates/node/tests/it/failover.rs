@@ -1,1 +1,173 @@
-//! To come.
+//! Leaders that die, are cut off, or hand over, under load.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockkeeper_core::{Command, Number, Reply, Request, Token};
+
+use crate::client::{Client, acquire};
+use crate::cluster::{Cluster, eventually};
+
+#[test]
+fn no_hold_is_lost_and_no_request_happens_twice_when_the_leader_dies() {
+    let mut cluster = Cluster::together(3);
+    let leader = cluster.leader();
+    let survivors = cluster.followers();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = survivors
+        .iter()
+        .cycle()
+        .take(6)
+        .enumerate()
+        .map(|(worker, &node)| {
+            let (node, is_over) = (cluster.node(node).clone(), Arc::clone(&is_over));
+            std::thread::spawn(move || work(&node, worker, &is_over))
+        })
+        .collect();
+    let mut holder = Client::open(cluster.node(survivors[0]));
+    let (held, token) = holder.take("held-all-the-time");
+
+    std::thread::sleep(Duration::from_millis(500));
+    cluster.kill(leader);
+    cluster.leader();
+    std::thread::sleep(Duration::from_millis(500));
+    is_over.store(true, Ordering::Relaxed);
+    let mut tokens = BTreeSet::new();
+    for worker in workers {
+        for token in worker.join().expect("a worker's checks hold") {
+            assert!(tokens.insert(token), "token {token} was granted twice");
+        }
+    }
+    assert!(tokens.len() > 20, "the workers got on: {}", tokens.len());
+    assert_eq!(holder.request(held, acquire("held-all-the-time")), Reply::Granted { token });
+    assert_eq!(holder.release(held), Reply::Released { token, remaining: 0 });
+}
+
+/// Takes one name again and again, repeating what isn't answered. Whatever is answered must be what
+/// happened once.
+fn work(node: &lockkeeper_node::NodeHandle, worker: usize, is_over: &AtomicBool) -> Vec<Token> {
+    let mut client = Client::open(node);
+    let name = format!("worker-{worker}");
+    let mut tokens = Vec::new();
+    while !is_over.load(Ordering::Relaxed) {
+        let (held, token) = client.take(&name);
+        assert!(tokens.last().is_none_or(|&last| last < token));
+        tokens.push(token);
+        assert_eq!(client.release(held), Reply::Released { token, remaining: 0 });
+    }
+    tokens
+}
+
+#[test]
+fn waiters_keep_their_order_across_a_change_of_leaders() {
+    let mut cluster = Cluster::together(3);
+    let leader = cluster.leader();
+    let survivors = cluster.followers();
+    let mut holder = Client::open(cluster.node(survivors[0]));
+    let (mut held, _) = holder.take("line");
+    let mut waiters: Vec<_> =
+        (0..4).map(|i| Client::open(cluster.node(survivors[i % 2]))).collect();
+    let places: Vec<_> = waiters.iter_mut().map(|waiter| waiter.queue("line")).collect();
+    cluster.kill(leader);
+    for (waiter, place) in waiters.into_iter().zip(places) {
+        assert!(matches!(holder.release(held), Reply::Released { .. }));
+        waiter.granted(place);
+        (holder, held) = (waiter, place);
+    }
+}
+
+#[test]
+fn leadership_goes_round_under_load_and_nothing_is_lost() {
+    let cluster = Cluster::together(3);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = (1..=3)
+        .map(|id| {
+            let (node, is_over) = (cluster.node(id).clone(), Arc::clone(&is_over));
+            std::thread::spawn(move || work(&node, id as usize, &is_over))
+        })
+        .collect();
+    for round in 0..3 {
+        let before = cluster.leader();
+        // Asked anywhere, and now and then of the leader itself.
+        let asked = 1 + round % 3;
+        let to = cluster.nodes[&asked].run(async |node| node.transfer_leadership(None).await);
+        let to = to.expect("somebody takes over");
+        assert_ne!(to, before);
+        eventually("the successor leads", || cluster.node(to).status().leader == Some(to));
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for worker in workers {
+        assert!(!worker.join().expect("a worker's checks hold").is_empty());
+    }
+}
+
+#[test]
+fn batches_that_a_broken_link_swallowed_are_sent_again_and_happen_once() {
+    let cluster = Cluster::together(3);
+    let follower = cluster.followers()[0];
+    let mut client = Client::open(cluster.node(follower));
+    for round in 0..5u64 {
+        // The follower is cut off while its requests are on their way, for less than an election.
+        let first = client.next_number();
+        let session = client.session;
+        let names: Vec<_> = (0..50).map(|i| format!("round-{round}-{i}")).collect();
+        let ids: Vec<_> = (0..50).map(|i| 1_000_000 + round * 1_000 + i).collect();
+        for (i, (name, id)) in names.iter().zip(&ids).enumerate() {
+            let number = Number(first + i as u64);
+            let request = acquire(name);
+            let command = Command::Request { session, number, floor: Number(1), request };
+            client.node().propose(&command, *id, &client.sink());
+            if i == 20 {
+                cluster.network.cut_off(follower);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        cluster.network.heal();
+        (1..50).for_each(|_| {
+            client.next_number();
+        });
+        for (i, name) in names.iter().enumerate() {
+            let reply = client.reply(ids[i]);
+            let again = client.request(first + i as u64, acquire(name));
+            assert!(matches!(again, Reply::Granted { .. }), "{again:?}");
+            if let Ok(reply) = reply {
+                assert_eq!(reply, again, "the same answer to the same request");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_minority_of_one_says_that_there_is_no_quorum() {
+    let mut cluster = Cluster::together(3);
+    let leader = cluster.leader();
+    let followers = cluster.followers();
+    let mut client = Client::open(cluster.node(leader));
+    followers.into_iter().for_each(|id| cluster.kill(id));
+    let session = client.session;
+    let number = Number(client.next_number());
+    let request = Request::Acquire {
+        lock: "alone",
+        mode: crate::client::EXCLUSIVE,
+        wait: false,
+        purpose: "",
+    };
+    eventually("an answer that says so", || {
+        let command =
+            Command::Request { session, number, floor: Number(1), request: request.clone() };
+        match client.try_ask(&command) {
+            Err(lockkeeper_node::Unavailable::NoQuorum { reached, of }) => {
+                assert_eq!((reached, of), (1, 3));
+                true
+            }
+            Err(_) => false,
+            Ok(reply) => panic!("a minority answered {reply:?}"),
+        }
+    });
+    let status = cluster.node(leader).status();
+    assert!(!status.is_ready && status.voters_reached == 1, "{status:?}");
+    let read = cluster.nodes[&leader].run(async |node| node.read_index().await);
+    assert!(read.is_err(), "a minority can't read");
+}
