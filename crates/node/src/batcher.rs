@@ -201,7 +201,8 @@ impl Batcher {
         let queue = &mut *self.queue.lock();
         let is_late = |since: Monotonic| now.since(since) > patience;
         let mut unproposed = Vec::new();
-        while let Some(batch) = queue.waiting.pop_front_if(|batch| is_late(batch.since)) {
+        while queue.waiting.front().is_some_and(|batch| is_late(batch.since)) {
+            let Some(batch) = queue.waiting.pop_front() else { break };
             queue.bytes -= batch.commands.len() - HEADER_BYTES;
             unproposed.push(batch.asks);
         }

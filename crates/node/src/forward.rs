@@ -389,8 +389,8 @@ async fn answer(inner: &Arc<Inner>, question: Question) -> Answer {
             Answer::Leases(inner.deadlines.left_ms(&sessions, inner.now()))
         }
         Question::AddMember { .. }
-        | Question::RemoveMember(_)
-        | Question::TransferLeadership(_) => {
+        | Question::RemoveMember { .. }
+        | Question::TransferLeadership { .. } => {
             Answer::Change(membership::change(inner, question).await)
         }
     }

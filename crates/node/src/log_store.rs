@@ -26,6 +26,72 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct LogStore {
     log: Log,
     marks: Arc<Mutex<Marks>>,
+    tail: Arc<Mutex<Tail>>,
+}
+
+/// Bytes of the newest entries that are kept in memory: what replication to a peer in good health
+/// has not acknowledged yet, many times over.
+const TAIL_BYTES: usize = 8 << 20;
+
+/// What an entry counts for in memory besides its batch.
+const ENTRY_BYTES: usize = 128;
+
+/// The newest entries, without a gap.
+#[derive(Default)]
+struct Tail {
+    entries: VecDeque<EntryOf>,
+    bytes: usize,
+}
+
+fn bytes_of(entry: &EntryOf) -> usize {
+    ENTRY_BYTES
+        + match &entry.payload {
+            EntryPayload::Normal(Batch(bytes)) => bytes.len(),
+            EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+        }
+}
+
+impl Tail {
+    fn push(&mut self, entry: EntryOf) {
+        self.bytes += bytes_of(&entry);
+        self.entries.push_back(entry);
+        while self.bytes > TAIL_BYTES && self.entries.len() > 1 {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = self.entries.pop_front();
+        self.bytes -= oldest.as_ref().map_or(0, bytes_of);
+    }
+
+    /// Forgets the entries from `index` on.
+    fn truncate(&mut self, index: u64) {
+        while self.entries.back().is_some_and(|newest| newest.index() >= index) {
+            let newest = self.entries.pop_back();
+            self.bytes -= newest.as_ref().map_or(0, bytes_of);
+        }
+    }
+
+    /// Forgets the entries up to and with `index`.
+    fn purge(&mut self, index: u64) {
+        while self.entries.front().is_some_and(|oldest| oldest.index() <= index) {
+            self.forget_oldest();
+        }
+    }
+
+    /// The entries of the range up to about `bytes_max` bytes; `None` if it begins before them.
+    fn read(&self, range: &Range<u64>, bytes_max: usize) -> Option<Vec<EntryOf>> {
+        let first = self.entries.front()?.index();
+        let skipped = usize::try_from(range.start.checked_sub(first)?).ok()?;
+        let mut bytes = 0;
+        let fits = |entry: &&EntryOf| {
+            let is_wanted = entry.index() < range.end && bytes < bytes_max;
+            bytes += bytes_of(entry);
+            is_wanted
+        };
+        Some(self.entries.iter().skip(skipped).take_while(fits).cloned().collect())
+    }
 }
 
 /// What openraft asks for again and again, at hand.

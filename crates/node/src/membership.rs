@@ -32,7 +32,10 @@ pub(crate) fn address(inner: &Inner, node: NodeId) -> Option<String> {
 }
 
 /// Has the leader make a change, whoever it is, and waits until it is made.
-pub(crate) async fn ask(inner: &Arc<Inner>, question: Question) -> Result<NodeId, MembershipError> {
+pub(crate) async fn ask(
+    inner: &Arc<Inner>,
+    mut question: Question,
+) -> Result<NodeId, MembershipError> {
     let patience = inner.patience();
     let asking = async {
         let mut route = inner.route.subscribe();
@@ -47,6 +50,9 @@ pub(crate) async fn ask(inner: &Arc<Inner>, question: Question) -> Result<NodeId
                 Some(Answer::Change(Some(done))) => return done.map_err(MembershipError::from),
                 // It leads no longer, or never heard the question: the next leader is asked.
                 Some(Answer::Change(None)) | None => {
+                    if let Question::RemoveMember { again, .. } = &mut question {
+                        *again = true;
+                    }
                     tokio::time::sleep(inner.config.timers.heartbeat).await;
                 }
                 Some(Answer::ReadIndex(_) | Answer::Leases(_)) => {
@@ -59,16 +65,26 @@ pub(crate) async fn ask(inner: &Arc<Inner>, question: Question) -> Result<NodeId
     asked.unwrap_or_else(|_| Err(MembershipError::Unavailable(inner.no_quorum())))
 }
 
+/// The wish that whoever leads now hands over.
+pub(crate) fn hand_over(inner: &Inner, to: Option<NodeId>) -> Question {
+    Question::TransferLeadership { to, term: inner.leadership().term }
+}
+
 /// As the leader: makes a change. `None` if this node leads no longer: the next one is asked.
 pub(crate) async fn change(
     inner: &Arc<Inner>,
     question: Question,
 ) -> Option<Result<NodeId, Trouble>> {
-    inner.leading()?;
+    let leading = inner.leading()?;
     match question {
         Question::AddMember { id, peer_address } => add(inner, id, peer_address).await,
-        Question::RemoveMember(id) => remove(inner, id).await,
-        Question::TransferLeadership(to) => Some(transfer(inner, to).await),
+        Question::RemoveMember { id, again } => remove(inner, id, again).await,
+        Question::TransferLeadership { to, term }
+            if leading > term && to.is_none_or(|to| to == inner.config.id) =>
+        {
+            Some(Ok(inner.config.id))
+        }
+        Question::TransferLeadership { to, .. } => Some(transfer(inner, to).await),
         Question::ReadIndex | Question::Leases(_) => None,
     }
 }
@@ -121,13 +137,16 @@ async fn add(inner: &Arc<Inner>, id: NodeId, address: String) -> Change {
     }
 }
 
-async fn remove(inner: &Arc<Inner>, id: NodeId) -> Change {
+async fn remove(inner: &Arc<Inner>, id: NodeId, again: bool) -> Change {
     let (voters, is_member) = {
         let metrics = inner.raft().server_metrics();
         let metrics = metrics.borrow_watched();
         let members = metrics.membership_config.membership();
         (members.voter_ids().collect::<BTreeSet<_>>(), members.get_node(&id).is_some())
     };
+    if !is_member && again {
+        return Some(Ok(id));
+    }
     if !is_member {
         return refused(format!("node {id} is no member"));
     }

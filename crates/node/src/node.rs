@@ -205,7 +205,9 @@ impl NodeHandle {
     ///
     /// [`MembershipError`].
     pub async fn remove_member(&self, node: NodeId) -> Result<(), MembershipError> {
-        membership::ask(&self.inner, Question::RemoveMember(node)).await.map(|_| ())
+        membership::ask(&self.inner, Question::RemoveMember { id: node, again: false })
+            .await
+            .map(|_| ())
     }
 
     /// Hands leadership to `to`, or to the best caught-up voter. Any node may be asked.
@@ -214,7 +216,8 @@ impl NodeHandle {
     ///
     /// [`MembershipError`].
     pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<NodeId, MembershipError> {
-        membership::ask(&self.inner, Question::TransferLeadership(to)).await
+        let question = membership::hand_over(&self.inner, to);
+        membership::ask(&self.inner, question).await
     }
 
     /// Takes a snapshot now (and gives up the log before it), whatever the log's size.

@@ -179,7 +179,7 @@ async fn run_raft(inner: &Arc<Inner>, store: LogStore, is_fresh: bool) -> Result
     let raft = raft.map_err(|fatal| {
         let fault = inner.fault.borrow().clone();
         let detail = fatal.to_string();
-        fault.unwrap_or(Fault::Corrupted { what: "the log".to_owned(), detail })
+        fault.unwrap_or_else(|| Fault::Corrupted { what: "the log".to_owned(), detail })
     })?;
     let _ = inner.raft.set(raft);
     let raft = inner.raft();

@@ -9,7 +9,6 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
 use crate::inner::Inner;
-use crate::peer::message::Question;
 use crate::{Fault, Unavailable, blocking, membership};
 
 /// Between two looks.
@@ -61,7 +60,7 @@ async fn look_at_disk(inner: &Arc<Inner>) {
         let handing = Arc::clone(inner);
         inner.spawn(async move {
             // If nobody can take over now, the next look tries again.
-            let _ = membership::change(&handing, Question::TransferLeadership(None)).await;
+            let _ = membership::change(&handing, membership::hand_over(&handing, None)).await;
         });
     }
 }

@@ -57,8 +57,17 @@ pub(crate) enum Question {
         id: NodeId,
         peer_address: String,
     },
-    RemoveMember(NodeId),
-    TransferLeadership(Option<NodeId>),
+    /// `again`: it was asked before, and the answer was lost; it may have been done.
+    RemoveMember {
+        id: NodeId,
+        again: bool,
+    },
+    /// To be done by the leader of this term or an older one: a later leader has the office because
+    /// it was done, or by chance, and that will do.
+    TransferLeadership {
+        to: Option<NodeId>,
+        term: u64,
+    },
 }
 
 /// The leader's word. `None`: it isn't the leader any more, or has no quorum.

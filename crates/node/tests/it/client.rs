@@ -165,7 +165,7 @@ impl Client {
         })
     }
 
-    pub(crate) fn request(&self, number: u64, request: Request<'_>) -> Reply {
+    pub(crate) fn request(&self, number: u64, request: &Request<'_>) -> Reply {
         let (session, floor) = (self.session, Number(1));
         let number = Number(number);
         self.ask(|| Command::Request { session, number, floor, request: request.clone() })
@@ -179,7 +179,7 @@ impl Client {
     /// Asks for a lock; the number names the hold or the place.
     pub(crate) fn acquire(&mut self, lock: &str) -> (u64, Reply) {
         let number = self.next_number();
-        (number, self.request(number, acquire(lock)))
+        (number, self.request(number, &acquire(lock)))
     }
 
     /// Acquires a lock that is free.
@@ -200,7 +200,7 @@ impl Client {
 
     pub(crate) fn release(&mut self, acquire: u64) -> Reply {
         let number = self.next_number();
-        self.request(number, Request::Release { acquire: Number(acquire) })
+        self.request(number, &Request::Release { acquire: Number(acquire) })
     }
 
     pub(crate) fn end(&self) -> Reply {

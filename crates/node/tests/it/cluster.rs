@@ -216,22 +216,43 @@ pub(crate) fn free_address() -> String {
 /// new gets through.
 #[derive(Default)]
 pub(crate) struct Network {
-    cut_off: Mutex<BTreeMap<NodeId, watch::Sender<bool>>>,
+    cuts: Mutex<BTreeMap<NodeId, watch::Sender<Cut>>>,
     homes: Mutex<BTreeMap<String, NodeId>>,
 }
 
+/// What is wrong with a node's network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Cut {
+    #[default]
+    None,
+    /// What was sent is held up, and comes when it is mended.
+    Held,
+    /// Connections are broken, and refused.
+    Severed,
+}
+
 impl Network {
-    fn switch(&self, id: NodeId) -> watch::Receiver<bool> {
-        self.cut_off.lock().entry(id).or_default().subscribe()
+    fn switch(&self, id: NodeId) -> watch::Receiver<Cut> {
+        self.cuts.lock().entry(id).or_default().subscribe()
     }
 
+    fn cut(&self, id: NodeId, how: Cut) {
+        self.cuts.lock().entry(id).or_default().send_replace(how);
+    }
+
+    /// Holds up everything from and to a node.
     pub(crate) fn cut_off(&self, id: NodeId) {
-        self.cut_off.lock().entry(id).or_default().send_replace(true);
+        self.cut(id, Cut::Held);
+    }
+
+    /// Breaks a node's connections, and refuses new ones.
+    pub(crate) fn sever(&self, id: NodeId) {
+        self.cut(id, Cut::Severed);
     }
 
     pub(crate) fn heal(&self) {
-        self.cut_off.lock().values().for_each(|cut| {
-            cut.send_replace(false);
+        self.cuts.lock().values().for_each(|cut| {
+            cut.send_replace(Cut::None);
         });
     }
 
@@ -258,7 +279,9 @@ impl Transport for Wire {
             let switches = [Some(self.id), target].into_iter().flatten();
             let switches: Vec<_> = switches.map(|id| self.network.switch(id)).collect();
             for mut cut in switches.clone() {
-                let _ = cut.wait_for(|is_cut| !is_cut).await;
+                if is_severed(&mut cut).await {
+                    return Err(std::io::ErrorKind::ConnectionRefused.into());
+                }
             }
             let theirs = self.system.connect(address).await?;
             let (ours, inside) = tokio::io::duplex(1 << 20);
@@ -283,29 +306,42 @@ impl Transport for Wire {
 async fn carry(
     inside: tokio::io::DuplexStream,
     outside: Box<dyn PeerStream>,
-    switches: Vec<watch::Receiver<bool>>,
+    switches: Vec<watch::Receiver<Cut>>,
 ) {
+    let severed = switches.clone().into_iter().map(|mut cut| {
+        Box::pin(async move {
+            let _ = cut.wait_for(|cut| *cut == Cut::Severed).await;
+        })
+    });
     let (from_inside, to_inside) = tokio::io::split(inside);
     let (from_outside, to_outside) = tokio::io::split(outside);
     tokio::select! {
         () = carry_one_way(from_inside, to_outside, switches.clone()) => {}
         () = carry_one_way(from_outside, to_inside, switches) => {}
+        _ = futures_util::future::select_all(severed) => {}
     }
 }
 
 async fn carry_one_way(
     mut from: impl tokio::io::AsyncRead + Unpin,
     mut to: impl tokio::io::AsyncWrite + Unpin,
-    mut switches: Vec<watch::Receiver<bool>>,
+    mut switches: Vec<watch::Receiver<Cut>>,
 ) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
         for cut in &mut switches {
-            let _ = cut.wait_for(|is_cut| !is_cut).await;
+            if is_severed(cut).await {
+                return;
+            }
         }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
     }
+}
+
+/// Waits while the network is held up; whether it is severed then.
+async fn is_severed(cut: &mut watch::Receiver<Cut>) -> bool {
+    cut.wait_for(|cut| *cut != Cut::Held).await.is_ok_and(|cut| *cut == Cut::Severed)
 }

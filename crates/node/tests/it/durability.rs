@@ -27,7 +27,7 @@ fn everything_survives_a_restart_of_all_three() {
     (1..=3).for_each(|id| cluster.start(id));
     cluster.leader();
     holder.go_to(cluster.node(3));
-    assert_eq!(holder.request(held, acquire("kept")), Reply::Granted { token });
+    assert_eq!(holder.request(held, &acquire("kept")), Reply::Granted { token });
     waiter.resume(cluster.node(1), |waiter| {
         let (session, secret, sink) = (waiter.session, waiter.secret, waiter.sink());
         let attached =
@@ -56,8 +56,8 @@ fn a_single_node_restarts_from_snapshot_and_log() {
         cluster.leader();
         client.go_to(cluster.node(1));
         let granted = |token| Reply::Granted { token };
-        assert_eq!(client.request(before, acquire("before")), granted(before_token));
-        assert_eq!(client.request(after, acquire("after")), granted(after_token));
+        assert_eq!(client.request(before, &acquire("before")), granted(before_token));
+        assert_eq!(client.request(after, &acquire("after")), granted(after_token));
     }
 }
 
@@ -99,7 +99,7 @@ fn a_snapshot_that_is_installed_over_a_running_node_closes_its_connections() {
     let cluster = Cluster::together(3);
     let late = cluster.followers()[0];
     let client = Client::open(cluster.node(late));
-    cluster.network.cut_off(late);
+    cluster.network.sever(late);
     let others: Vec<_> = (1..=3).filter(|id| *id != late).collect();
     let mut busy = Client::open(cluster.node(others[0]));
     // More than the entries that are kept for those who are a little behind.
@@ -107,12 +107,12 @@ fn a_snapshot_that_is_installed_over_a_running_node_closes_its_connections() {
         let (held, _) = busy.take("busy");
         busy.release(held);
     }
-    // The leader keeps the log for as long as it takes it to a connection that may yet answer.
-    std::thread::sleep(Duration::from_secs(7));
     for id in &others {
         cluster.nodes[id].run(async |node| node.snapshot().await).unwrap();
     }
     busy.take("after-the-snapshot");
+    // The leader keeps the log for a peer until it has failed to reach it once more.
+    std::thread::sleep(Duration::from_secs(3));
     cluster.network.heal();
     client.ear.wait("the end of the connection", |told| {
         (*told == crate::client::Told::Closed).then_some(())
@@ -201,8 +201,14 @@ fn a_damaged_snapshot_is_a_fault_that_says_so() {
     };
     assert!(what.contains("snapshot"), "{what}");
     fs::remove_file(snapshot).unwrap();
-    let refused = cluster.try_start(cluster.config(1)).map(|_| ());
-    assert!(refused.is_err(), "the log alone isn't the state");
+    // Where the log before it has been given up, the log alone isn't the state.
+    if let Ok(node) = cluster.try_start(cluster.config(1)) {
+        cluster.nodes.insert(1, node);
+        cluster.leader();
+        cluster.nodes[&1].run(async |node| node.read_index().await).unwrap();
+        let lock = cluster.node(1).query(|state, _| state.lock("in-the-snapshot", 1));
+        assert!(lock.is_some(), "it started without its state");
+    }
 }
 
 fn files(cluster: &Cluster, part: &str) -> Vec<PathBuf> {

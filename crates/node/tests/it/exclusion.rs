@@ -73,7 +73,7 @@ fn a_repeated_request_is_answered_the_same_at_any_node() {
     let place = b.queue("once");
     for id in 1..=3 {
         a.go_to(cluster.node(id));
-        assert_eq!(a.request(number, acquire("once")), Reply::Granted { token });
+        assert_eq!(a.request(number, &acquire("once")), Reply::Granted { token });
     }
     let released = a.release(number);
     let b_token = b.granted(place);
@@ -81,9 +81,9 @@ fn a_repeated_request_is_answered_the_same_at_any_node() {
     let release = lockkeeper_core::Request::Release { acquire: lockkeeper_core::Number(number) };
     for id in 1..=3 {
         a.go_to(cluster.node(id));
-        assert_eq!(a.request(number + 1, release.clone()), released);
+        assert_eq!(a.request(number + 1, &release), released);
     }
-    assert_eq!(b.request(place, acquire("once")), Reply::Granted { token: b_token });
+    assert_eq!(b.request(place, &acquire("once")), Reply::Granted { token: b_token });
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_secret_that_is_wrong_and_a_session_that_is_not_are_refused() {
         ]
     });
     assert_eq!(answers, [Err(Refusal::WrongSecret), Err(Refusal::UnknownSession)]);
-    let unknown = client.request(0, acquire("x"));
+    let unknown = client.request(0, &acquire("x"));
     assert_eq!(unknown, refused(Refusal::NumberReused));
     eventually("an answer", || cluster.node(1).status().is_ready);
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::{Command, Number, Reply, Request, Token};
+use lockkeeper_node::NodeHandle;
 
 use crate::client::{Client, acquire};
 use crate::cluster::{Cluster, eventually};
@@ -23,7 +24,8 @@ fn no_hold_is_lost_and_no_request_happens_twice_when_the_leader_dies() {
         .enumerate()
         .map(|(worker, &node)| {
             let (node, is_over) = (cluster.node(node).clone(), Arc::clone(&is_over));
-            std::thread::spawn(move || work(&node, worker, &is_over))
+            let rounds = Arc::new(AtomicU64::new(0));
+            std::thread::spawn(move || work(&node, worker, &is_over, &rounds))
         })
         .collect();
     let mut holder = Client::open(cluster.node(survivors[0]));
@@ -41,13 +43,13 @@ fn no_hold_is_lost_and_no_request_happens_twice_when_the_leader_dies() {
         }
     }
     assert!(tokens.len() > 20, "the workers got on: {}", tokens.len());
-    assert_eq!(holder.request(held, acquire("held-all-the-time")), Reply::Granted { token });
+    assert_eq!(holder.request(held, &acquire("held-all-the-time")), Reply::Granted { token });
     assert_eq!(holder.release(held), Reply::Released { token, remaining: 0 });
 }
 
 /// Takes one name again and again, repeating what isn't answered. Whatever is answered must be what
 /// happened once.
-fn work(node: &lockkeeper_node::NodeHandle, worker: usize, is_over: &AtomicBool) -> Vec<Token> {
+fn work(node: &NodeHandle, worker: usize, is_over: &AtomicBool, rounds: &AtomicU64) -> Vec<Token> {
     let mut client = Client::open(node);
     let name = format!("worker-{worker}");
     let mut tokens = Vec::new();
@@ -56,6 +58,7 @@ fn work(node: &lockkeeper_node::NodeHandle, worker: usize, is_over: &AtomicBool)
         assert!(tokens.last().is_none_or(|&last| last < token));
         tokens.push(token);
         assert_eq!(client.release(held), Reply::Released { token, remaining: 0 });
+        rounds.fetch_add(1, Ordering::Relaxed);
     }
     tokens
 }
@@ -82,13 +85,20 @@ fn waiters_keep_their_order_across_a_change_of_leaders() {
 fn leadership_goes_round_under_load_and_nothing_is_lost() {
     let cluster = Cluster::together(3);
     let is_over = Arc::new(AtomicBool::new(false));
-    let workers: Vec<_> = (1..=3)
-        .map(|id| {
+    let rounds: Vec<_> = (1..=3).map(|_| Arc::new(AtomicU64::new(0))).collect();
+    let workers: Vec<_> = rounds
+        .iter()
+        .zip(1..)
+        .map(|(rounds, id)| {
             let (node, is_over) = (cluster.node(id).clone(), Arc::clone(&is_over));
-            std::thread::spawn(move || work(&node, id as usize, &is_over))
+            let rounds = Arc::clone(rounds);
+            std::thread::spawn(move || work(&node, id as usize, &is_over, &rounds))
         })
         .collect();
+    let count = || rounds.iter().map(|rounds| rounds.load(Ordering::Relaxed)).collect::<Vec<_>>();
     for round in 0..3 {
+        let so_far = count();
+        eventually("everybody gets on", || count().iter().zip(&so_far).all(|(a, b)| a > b));
         let before = cluster.leader();
         // Asked anywhere, and now and then of the leader itself.
         let asked = 1 + round % 3;
@@ -130,7 +140,7 @@ fn batches_that_a_broken_link_swallowed_are_sent_again_and_happen_once() {
         });
         for (i, name) in names.iter().enumerate() {
             let reply = client.reply(ids[i]);
-            let again = client.request(first + i as u64, acquire(name));
+            let again = client.request(first + i as u64, &acquire(name));
             assert!(matches!(again, Reply::Granted { .. }), "{again:?}");
             if let Ok(reply) = reply {
                 assert_eq!(reply, again, "the same answer to the same request");

@@ -43,7 +43,7 @@ fn a_cluster_of_one_grows_to_three_and_shrinks_again() {
     eventually("all know all", || (1..=3).all(|id| voters(&cluster, id) == [1, 2, 3]));
     cluster.leader();
     client.go_to(cluster.node(3));
-    let again = client.request(held, crate::client::acquire("kept"));
+    let again = client.request(held, &crate::client::acquire("kept"));
     assert_eq!(again, lockkeeper_core::Reply::Granted { token });
 
     // The leader removes itself when it is told to: it hands over first.

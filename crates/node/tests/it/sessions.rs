@@ -232,6 +232,6 @@ fn an_operator_who_passes_a_lock_on_at_once_does() {
     assert!(waiter.granted(place) > if_token);
     let number = holder.next_number();
     let acquire = lockkeeper_core::Number(held);
-    let released = holder.request(number, Request::Release { acquire });
+    let released = holder.request(number, &Request::Release { acquire });
     assert!(matches!(released, Reply::Refused(_)));
 }
