@@ -14,7 +14,7 @@ use crate::inner::Inner;
 use crate::raft::{
     Batch, EntryOf, LogId, SnapshotMeta, SnapshotOf, StoredMembership, Types, term_of,
 };
-use crate::snapshot::{SnapshotFile, SnapshotStore};
+use crate::snapshot::{FileReader, SnapshotFile, SnapshotStore, read_image};
 use crate::{Fault, blocking};
 
 /// Applies what is committed. All of it happens on the node's thread, but for the snapshots' files.
@@ -114,9 +114,15 @@ impl RaftStateMachine<Types> for Applier {
         meta: &SnapshotMeta,
         mut snapshot: SnapshotFile,
     ) -> Result<(), io::Error> {
-        let state = snapshot.state.take().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, "a snapshot came without its state")
-        })?;
+        let state = match snapshot.state.take() {
+            // It was read, and so checked, when it was received.
+            Some(state) => state,
+            None => {
+                let file = Arc::clone(&snapshot.file);
+                let read = move || read_image(&mut FileReader::new(&*file));
+                blocking::run(read).await?.1
+            }
+        };
         let store = self.inner.snapshots.store.clone();
         let kept = blocking::run(move || store.keep(snapshot)).await?;
         self.inner.snapshots.set(kept);
@@ -154,7 +160,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
         let (store, meta) = (self.store.clone(), self.meta.clone());
         // Taken, so that the frozen state is let go as soon as it is written.
         let state = std::mem::take(&mut self.state);
-        let snapshot = blocking::run(move || store.build(meta, &state)).await?;
+        let snapshot = blocking::run_behind("snapshot", move || store.build(meta, &state)).await?;
         self.inner.snapshots.set(snapshot.clone());
         tracing::info!(index = snapshot.meta.index(), bytes = snapshot.len, "took a snapshot");
         let meta = snapshot.meta.to_snapshot_meta();

@@ -94,7 +94,7 @@ impl SnapshotStore {
     pub(crate) fn build(&self, meta: Meta, state: &StateMachine) -> io::Result<SnapshotFile> {
         let path = self.directory.join("building");
         let file = self.create(&path)?;
-        let mut writer = FileWriter { file: &*file, offset: 0 };
+        let mut writer = FileWriter { file: &*file, offset: 0, synced: 0 };
         write_image(&mut writer, &meta, state)?;
         let len = writer.offset;
         self.keep(SnapshotFile { meta, path, file, len, state: None })
@@ -272,15 +272,25 @@ impl<R: Read> Read for BlockReader<'_, R> {
     }
 }
 
+/// Writes a file from its start, and has the disk keep up: one large fsync at the end would make
+/// the log's wait behind it.
 struct FileWriter<'a> {
     file: &'a dyn DiskFile,
     offset: u64,
+    synced: u64,
 }
+
+/// Bytes written between two fsyncs.
+const SYNC_BYTES: u64 = 2 << 20;
 
 impl Write for FileWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write_all_at(bytes, self.offset)?;
         self.offset += bytes.len() as u64;
+        if self.offset - self.synced >= SYNC_BYTES {
+            self.file.sync_data()?;
+            self.synced = self.offset;
+        }
         Ok(bytes.len())
     }
 

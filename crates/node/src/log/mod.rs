@@ -120,9 +120,6 @@ pub(crate) struct LogStats {
     pub sync_time: Duration,
     /// For how long the log's thread has been waiting for the disk now; `None` while it isn't.
     pub sync_age: Option<Duration>,
-    /// Bytes free on the disk: looked at each MiB or so of log, and when asked for by
-    /// [`Log::look_at_free_bytes`].
-    pub free_bytes: u64,
     /// Why nothing is written any more, if so.
     pub fault: Option<Fault>,
 }
@@ -176,14 +173,13 @@ impl Log {
         if segments.is_empty() {
             segments.push_back(Arc::clone(&segment));
         }
-        let free_bytes = disk.free_bytes(directory).map_err(fault)?;
         let persisted = found.persisted;
         let recovered = Recovered {
             vote: persisted.vote.clone(),
             committed: persisted.committed.clone().map(|(_, body)| body),
             purged: persisted.purged.clone(),
         };
-        let shared = Arc::new(Shared::new(persisted, segments, cache_bytes, free_bytes));
+        let shared = Arc::new(Shared::new(persisted, segments, cache_bytes));
         let poisoned = Arc::clone(&shared);
         let maker = MakerThread::start(maker, found.ready, move |fault| {
             poisoned.poison(fault);
@@ -191,9 +187,8 @@ impl Log {
         .map_err(fault)?;
 
         let clock = Arc::clone(&environment.clock);
-        let world = (Arc::clone(disk), Arc::clone(&clock));
         let tail = Tail { segment, offset: found.offset, batch: found.batch };
-        let writer = Writer::new(Arc::clone(&shared), world, maker, tail);
+        let writer = Writer::new(Arc::clone(&shared), Arc::clone(&clock), maker, tail);
         let thread = std::thread::Builder::new().name("log".to_owned());
         let thread = thread.spawn(move || writer.run()).map_err(fault)?;
         let inner = Inner { shared, clock, thread: Mutex::new(Some(thread)) };
@@ -274,12 +269,6 @@ impl Log {
         Ok(entries)
     }
 
-    /// Has the log's thread look again at how much room the disk has, for [`LogStats`]. Without it a
-    /// node that writes nothing because the disk is full wouldn't hear of room.
-    pub(crate) fn look_at_free_bytes(&self) {
-        self.submit(Change::Look, Box::new(|_| {}));
-    }
-
     /// Which entries there are.
     pub(crate) fn state(&self) -> LogState {
         self.inner.shared.lock().summary()
@@ -287,14 +276,13 @@ impl Log {
 
     /// How the disk is doing.
     pub(crate) fn stats(&self) -> LogStats {
-        let Shared { syncs, free_bytes, .. } = &*self.inner.shared;
+        let syncs = &self.inner.shared.syncs;
         let began_ns = syncs.began_ns.load(Ordering::Relaxed);
         let now_ns = self.inner.clock.monotonic().0;
         LogStats {
             syncs: syncs.count.load(Ordering::Relaxed),
             sync_time: Duration::from_nanos(syncs.total_ns.load(Ordering::Relaxed)),
             sync_age: (began_ns > 0).then(|| Duration::from_nanos(now_ns.saturating_sub(began_ns))),
-            free_bytes: free_bytes.load(Ordering::Relaxed),
             fault: self.inner.shared.lock().fault.clone(),
         }
     }

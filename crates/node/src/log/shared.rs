@@ -36,8 +36,6 @@ pub(super) enum Change {
     Truncate(u64),
     /// Up to and with this index.
     Purge(u64, Bytes),
-    /// Nothing to write: only look at how much room there is.
-    Look,
 }
 
 /// A change, its number among all changes, and who waits for it.
@@ -60,7 +58,6 @@ pub(super) struct Shared {
     state: Mutex<State>,
     work_came: Condvar,
     pub syncs: SyncCounters,
-    pub free_bytes: AtomicU64,
 }
 
 /// Batches made durable, and the wait under way; read by anybody at any time.
@@ -113,7 +110,6 @@ impl Shared {
         persisted: Persisted,
         segments: VecDeque<Arc<Segment>>,
         cache_bytes_max: usize,
-        free_bytes: u64,
     ) -> Self {
         let memory = Memory {
             started: persisted.started(),
@@ -135,12 +131,7 @@ impl Shared {
             closing: false,
             fault: None,
         };
-        Self {
-            state: Mutex::new(state),
-            work_came: Condvar::new(),
-            syncs: SyncCounters::default(),
-            free_bytes: AtomicU64::new(free_bytes),
-        }
+        Self { state: Mutex::new(state), work_came: Condvar::new(), syncs: SyncCounters::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -284,7 +275,7 @@ impl Memory {
     fn change(&mut self, change: &Change, number: u64) -> Result<(), String> {
         match change {
             Change::Append(entries) => self.append(entries, number),
-            Change::Vote(_) | Change::Look => Ok(()),
+            Change::Vote(_) => Ok(()),
             Change::Truncate(from) => self.truncate(*from),
             Change::Purge(up_to, _) => {
                 self.purge(*up_to);

@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
@@ -16,20 +15,16 @@ use super::format::{self, BODY_BYTES_MAX, Kind, SEGMENT_HEADER_BYTES};
 use super::persisted::{Place, Record};
 use super::segment::{MakerThread, Segment, disk_fault};
 use super::shared::{Change, Done, Shared, Taken, Work};
-use crate::{Clock, Disk, Fault};
+use crate::{Clock, Fault};
 
 /// Bytes after which a batch is written although more waits: bounds the buffer, and how long the
 /// first in it waits for the last.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes written between two looks at how much room the disk has.
-const FREE_LOOK_BYTES: u64 = 1 << 20;
-
 /// What the log's thread owns.
 pub(super) struct Writer {
     shared: Arc<Shared>,
     clock: Arc<dyn Clock>,
-    disk: Arc<dyn Disk>,
     maker: MakerThread,
     segment: Arc<Segment>,
     /// Bytes at the segment's beginning that repeat what stood before it.
@@ -42,8 +37,6 @@ pub(super) struct Writer {
     buffer: Vec<u8>,
     records: Vec<Record>,
     waiting: Vec<(u64, Done)>,
-    /// Bytes written since the last look at the room on the disk.
-    since_free_look: u64,
 }
 
 /// Where writing goes on.
@@ -56,7 +49,7 @@ pub(super) struct Tail {
 impl Writer {
     pub(super) fn new(
         shared: Arc<Shared>,
-        (disk, clock): (Arc<dyn Disk>, Arc<dyn Clock>),
+        clock: Arc<dyn Clock>,
         maker: MakerThread,
         tail: Tail,
     ) -> Self {
@@ -64,7 +57,6 @@ impl Writer {
         Self {
             shared,
             clock,
-            disk,
             maker,
             segment,
             repeated_bytes: 0,
@@ -73,7 +65,6 @@ impl Writer {
             buffer: Vec::new(),
             records: Vec::new(),
             waiting: Vec::new(),
-            since_free_look: 0,
         }
     }
 
@@ -120,10 +111,6 @@ impl Writer {
             Change::Vote(body) => self.put(Kind::Vote, 0, &body),
             Change::Truncate(from) => self.put(Kind::Truncate, from, &Bytes::new()),
             Change::Purge(up_to, marker) => self.put(Kind::Purge, up_to, &marker),
-            Change::Look => {
-                self.look_at_free_bytes();
-                Ok(())
-            }
         }
     }
 
@@ -217,10 +204,6 @@ impl Writer {
         if self.offset > self.segment.header.bytes / 2 {
             self.maker.prepare(self.segment.header.number + 1);
         }
-        self.since_free_look += bytes;
-        if self.since_free_look >= FREE_LOOK_BYTES {
-            self.look_at_free_bytes();
-        }
         Ok(())
     }
 
@@ -253,15 +236,6 @@ impl Writer {
         }
         self.repeated_bytes = self.buffer.len() as u64;
         Ok(())
-    }
-
-    fn look_at_free_bytes(&mut self) {
-        self.since_free_look = 0;
-        let directory = self.segment.path.parent().unwrap_or(&self.segment.path);
-        // A disk that can't say how full it is stays as full as it was; a write will tell.
-        if let Ok(bytes) = self.disk.free_bytes(directory) {
-            self.shared.free_bytes.store(bytes, Ordering::Relaxed);
-        }
     }
 
     /// Ends the log with a batch that says nothing: damage to the one before it can be told from a

@@ -120,13 +120,9 @@ fn a_full_disk_is_a_fault_and_nothing_is_lost() {
     assert_eq!(contents(&disk).unwrap().entries.len() as u64, called_back);
     assert_eq!(disk.environment().disk.free_bytes(directory()).unwrap(), 0);
 
-    // Room again: it is heard of without a write, and the log goes on where it was.
-    let (log, _) = open(&disk);
-    assert_eq!(log.stats().free_bytes, 0);
+    // With room again, the log goes on where it was.
     disk.set_capacity(7 * SEGMENT_BYTES_MIN);
-    log.look_at_free_bytes();
-    wait(|done| log.append(Vec::new(), done)).unwrap();
-    assert_eq!(log.stats().free_bytes, 2 * SEGMENT_BYTES_MIN);
+    let (log, _) = open(&disk);
     assert!(fill(&log).0 > called_back);
     log.close();
 }
@@ -167,6 +163,7 @@ impl Drop for SmallFileSystem {
 fn a_real_file_system_runs_full() {
     let Some(small) = SmallFileSystem::mount() else {
         let text = "mounting isn't permitted: only the disk in memory was filled, by another test";
+        assert!(std::env::var_os("CI").is_none(), "{text}: CI runs as root");
         writeln!(io::stderr(), "{text}").unwrap();
         return;
     };
@@ -182,7 +179,6 @@ fn a_real_file_system_runs_full() {
         }
     };
     assert!(fault.to_string().contains("No space left"), "{fault}");
-    assert!(log.stats().free_bytes < 2 << 20, "{}", log.stats().free_bytes);
     log.close();
 
     let (log, _) = open().unwrap();
