@@ -16,6 +16,8 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::sync::watch;
 
+use crate::disks::{Trouble, TroubledDisk};
+
 /// How long a test waits for what must happen. Generous: the machine may be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -212,12 +214,13 @@ pub(crate) fn free_address() -> String {
     listener.local_addr().expect("it is bound").to_string()
 }
 
-/// Loopback, with nodes that can be cut off: what they sent and were sent is held up, and nothing
+/// Loopback, with nodes that can be cut off, and disks that can have trouble. Of a node cut off, what they sent and were sent is held up, and nothing
 /// new gets through.
 #[derive(Default)]
 pub(crate) struct Network {
     cuts: Mutex<BTreeMap<NodeId, watch::Sender<Cut>>>,
     homes: Mutex<BTreeMap<String, NodeId>>,
+    disks: Mutex<BTreeMap<NodeId, Arc<Trouble>>>,
 }
 
 /// What is wrong with a node's network.
@@ -259,7 +262,13 @@ impl Network {
     fn environment(self: &Arc<Self>, id: NodeId) -> Environment {
         let system = Environment::system();
         let wire = Wire { id, network: Arc::clone(self), system: system.transport };
-        Environment { transport: Arc::new(wire), ..system }
+        let disk = TroubledDisk { disk: system.disk, trouble: self.disk_trouble(id) };
+        Environment { transport: Arc::new(wire), disk: Arc::new(disk), ..system }
+    }
+
+    /// What is wrong with a node's disk: at first nothing.
+    pub(crate) fn disk_trouble(&self, id: NodeId) -> Arc<Trouble> {
+        Arc::clone(self.disks.lock().entry(id).or_default())
     }
 }
 

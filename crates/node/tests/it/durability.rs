@@ -46,6 +46,7 @@ fn a_single_node_restarts_from_snapshot_and_log() {
     cluster.nodes[&1].run(async |node| node.snapshot().await).unwrap();
     let (after, after_token) = client.take("after");
     for round in 0..2 {
+        let term = cluster.node(1).status().term;
         client.leave();
         if round == 0 {
             cluster.stop(1);
@@ -54,6 +55,7 @@ fn a_single_node_restarts_from_snapshot_and_log() {
         }
         cluster.start(1);
         cluster.leader();
+        assert!(cluster.node(1).status().term > term, "it leads only by a new election");
         client.go_to(cluster.node(1));
         let granted = |token| Reply::Granted { token };
         assert_eq!(client.request(before, &acquire("before")), granted(before_token));

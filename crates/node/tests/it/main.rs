@@ -3,6 +3,7 @@
 
 mod client;
 mod cluster;
+mod disks;
 
 mod durability;
 mod exclusion;
