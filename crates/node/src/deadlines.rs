@@ -8,10 +8,11 @@
 //! # Guarantees
 //!
 //! - **A confirmed heartbeat is worth a full lease** from the moment at which its client sent it:
-//!   this leader counts from a later moment, and every later leader gives every session a full lease
-//!   from the first own entry that it applies, which is later still.
-//! - **No word after the last.** A session whose ending has been proposed, or that has been revoked,
-//!   is confirmed no more. One that is revoked ends a full lease after the leader learned of it.
+//!   this leader counts from a later moment, and every later leader gives every session a full
+//!   lease from the first own entry that it applies, which is later still.
+//! - **No word after the last.** A session whose ending has been proposed, or that has been
+//!   revoked, is confirmed no more. One that is revoked ends a full lease after the leader learned
+//!   of it.
 //! - **A stall is nobody's fault.** After this node's own loop stood still, what clients sent
 //!   meanwhile may not have been read: every session gets a full lease anew.
 //!

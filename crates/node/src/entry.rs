@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The origin writes all of it but the stamp, which is the leader's, put in at the moment at which
-//! it proposes the batch. Origin 0 is the leader itself, speaking for nobody: nobody waits for a reply.
+//! it proposes the batch. Origin 0 is the leader itself, speaking for
+//! nobody: nobody waits for a reply.
 
 use bytes::{Bytes, BytesMut};
 use lockkeeper_core::Stamp;

@@ -7,12 +7,14 @@ use crate::NodeId;
 pub enum Fault {
     /// The log's disk failed a write or an fsync; what was acknowledged is safe on the others.
     #[error(
-        "the log's disk failed: {0}. This node stops; replace the disk, then restart it or re-seed it from its peers"
+        "the log's disk failed: {0}. This node stops; replace the disk, then restart it or \
+         re-seed it from its peers"
     )]
     Disk(String),
     /// An fsync didn't return within the watchdog's limit.
     #[error(
-        "an fsync of the log has not returned for {seconds} s; this node stops so that its peers can go on without it. Check the disk"
+        "an fsync of the log has not returned for {seconds} s; this node stops so that its \
+         peers can go on without it. Check the disk"
     )]
     StuckDisk {
         /// How long.
@@ -20,7 +22,8 @@ pub enum Fault {
     },
     /// Bytes of the log or a snapshot are not what was written.
     #[error(
-        "{what} is corrupted: {detail}. This node must not go on with it: remove it from the cluster, and add a new member with a new id and an empty directory"
+        "{what} is corrupted: {detail}. This node must not go on with it: remove it from the \
+         cluster, and add a new member with a new id and an empty directory"
     )]
     Corrupted {
         /// Which file.
@@ -38,7 +41,8 @@ pub enum Fault {
 pub enum StartError {
     /// Another process runs on the data directory.
     #[error(
-        "the data directory {0} is in use by another lockkeeper process; stop it, or choose another directory with --data-dir"
+        "the data directory {0} is in use by another lockkeeper process; stop it, or choose \
+         another directory with --data-dir"
     )]
     InUse(String),
     /// The directory belongs to another node, cluster or version.
@@ -90,7 +94,8 @@ pub enum Unavailable {
     },
     /// The disk is nearly full: nothing happened. Releases and endings are still served.
     #[error(
-        "the disk of the log is nearly full ({free_bytes} bytes free): new work is refused until there is room"
+        "the disk of the log is nearly full ({free_bytes} bytes free): new work is refused \
+         until there is room"
     )]
     DiskFull {
         /// What is free.

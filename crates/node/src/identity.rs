@@ -1,7 +1,7 @@
 //! Whose data directory this is, and which directories the peers had when they were first met.
 //!
-//! The file `identity` is a small TOML-like text, so that an operator can read it; it is replaced as
-//! a whole: written aside, synced, renamed, the directory synced.
+//! The file `identity` is a small TOML-like text, so that an operator can read it; it is
+//! replaced as a whole: written aside, synced, renamed, the directory synced.
 //!
 //! # Guarantees
 //!
@@ -103,6 +103,11 @@ impl Identity {
     /// Those of the disk.
     pub(crate) fn set_cluster(&self, cluster: ClusterId) -> io::Result<()> {
         self.change(|record| record.cluster = Some(cluster))
+    }
+
+    /// Whether any directory is known for that peer.
+    pub(crate) fn has_met(&self, peer: NodeId) -> bool {
+        self.record.lock().peers.contains_key(&peer)
     }
 
     /// Whether this very directory is known for that peer: no disk is touched.

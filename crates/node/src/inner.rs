@@ -53,6 +53,8 @@ pub(crate) struct Inner {
     pub(crate) gate: Mutex<Gate>,
     /// When each peer was last heard from.
     pub(crate) heard: Mutex<BTreeMap<NodeId, Monotonic>>,
+    /// Why a peer was last refused, or refused this node: each reason is logged once.
+    pub(crate) complaints: Mutex<BTreeMap<NodeId, String>>,
     /// Why this node is unfit, once it is.
     pub(crate) fault: watch::Sender<Option<Fault>>,
     pub(crate) is_stopping: AtomicBool,
@@ -223,9 +225,12 @@ impl Inner {
         replica.flush();
     }
 
-    /// The voters, and how many of them this node hears, itself included.
+    /// How many voters this node hears, itself included, of how many that its log knows: it may
+    /// have been cut off before it heard that its first entry was committed.
     pub(crate) fn reached(&self) -> (u32, u32) {
-        let voters: Vec<NodeId> = self.replica.lock().membership.membership().voter_ids().collect();
+        let metrics = self.raft().server_metrics();
+        let voters: Vec<NodeId> =
+            metrics.borrow_watched().membership_config.membership().voter_ids().collect();
         let reached = voters.iter().filter(|&&voter| self.is_heard(voter)).count();
         let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
         (count(reached), count(voters.len()))

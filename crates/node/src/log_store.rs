@@ -1,22 +1,28 @@
 //! openraft's log over our own [`Log`]: what openraft calls a vote, an entry and a purge become
 //! bytes, and its wishes become calls.
+//!
+//! The newest entries are kept here as openraft knows them, sharing their bytes with what was
+//! proposed or received: replication and apply mostly want these, and find them without a copy.
+//! Older ones come from the disk, on a thread of their own.
 
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use openraft::EntryPayload;
 use openraft::base::OptionalSend;
 use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::Fault;
 use crate::codec::{self, Ballot, Id};
 use crate::log::{Log, LogEntry, Recovered};
-use crate::raft::{EntryOf, LogId, Types, VoteOf};
+use crate::raft::{Batch, EntryOf, LogId, Types, VoteOf};
+use crate::{Fault, blocking};
 
 /// The most bytes of entries in one message to a peer.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -114,6 +120,10 @@ impl LogStore {
         let vote = read_mark("vote", recovered.vote.as_ref(), |bytes| {
             codec::decode::<Ballot>(bytes).map(VoteOf::from)
         })?;
+        // A leader that starts again must be elected anew: with its old term it would serve reads
+        // before it knows that the last entries of its earlier life are committed. The vote as
+        // such stays: nobody else is voted for in that term.
+        let vote = vote.map(|vote| VoteOf { committed: false, ..vote });
         let committed = read_mark("commit mark", recovered.committed.as_ref(), mark)?;
         let purged = recovered.purged.as_ref().map(|(_, bytes)| bytes);
         let purged = read_mark("purge mark", purged, mark)?;
@@ -128,7 +138,7 @@ impl LogStore {
             }
         };
         let marks = Marks { vote, committed, purged, last: newest.or(purged) };
-        Ok(Self { log, marks: Arc::new(Mutex::new(marks)) })
+        Ok(Self { log, marks: Arc::new(Mutex::new(marks)), tail: Arc::default() })
     }
 
     /// Whether nothing was ever written here.
@@ -137,16 +147,23 @@ impl LogStore {
         marks.vote.is_none() && marks.last.is_none()
     }
 
-    fn read(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<EntryOf>> {
-        let entries = self.log.read(start..end, bytes_max)?;
-        let decode = |entry: &LogEntry| {
-            codec::decode_entry(&entry.body).ok_or_else(|| {
-                let message = format!("entry {} of the log is in no known form", entry.index);
-                io::Error::new(io::ErrorKind::InvalidData, message)
-            })
-        };
-        entries.iter().map(decode).collect()
+    async fn read(&self, range: Range<u64>, bytes_max: usize) -> io::Result<Vec<EntryOf>> {
+        if let Some(entries) = self.tail.lock().read(&range, bytes_max) {
+            return Ok(entries);
+        }
+        let log = self.log.clone();
+        blocking::run(move || read_from(&log, range, bytes_max)).await
     }
+}
+
+fn read_from(log: &Log, range: Range<u64>, bytes_max: usize) -> io::Result<Vec<EntryOf>> {
+    let decode = |entry: LogEntry| {
+        codec::decode_entry(&entry.body).ok_or_else(|| {
+            let what = format!("entry {} of the log is in no known form", entry.index);
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        })
+    };
+    log.read(range, bytes_max)?.into_iter().map(decode).collect()
 }
 
 fn read_mark<T>(
@@ -185,7 +202,7 @@ impl RaftLogReader<Types> for LogStore {
             Bound::Excluded(end) => *end,
             Bound::Unbounded => u64::MAX,
         };
-        self.read(start, end, usize::MAX)
+        self.read(start..end, usize::MAX).await
     }
 
     async fn read_vote(&mut self) -> Result<Option<VoteOf>, io::Error> {
@@ -197,7 +214,7 @@ impl RaftLogReader<Types> for LogStore {
         start: u64,
         end: u64,
     ) -> Result<Vec<EntryOf>, io::Error> {
-        self.read(start, end, MESSAGE_BYTES_MAX)
+        self.read(start..end, MESSAGE_BYTES_MAX).await
     }
 }
 
@@ -237,13 +254,18 @@ impl RaftLogStorage<Types> for LogStore {
         I::IntoIter: OptionalSend,
     {
         let mut last = None;
+        let mut tail = self.tail.lock();
         let entries: Vec<_> = entries
             .into_iter()
             .map(|entry| {
                 last = Some(entry.log_id());
-                LogEntry { index: entry.index(), body: codec::encode_entry(&entry) }
+                let index = entry.index();
+                let body = codec::encode_entry(&entry);
+                tail.push(entry);
+                LogEntry { index, body }
             })
             .collect();
+        drop(tail);
         if let Some(last) = last {
             self.marks.lock().last = Some(last);
         }
@@ -262,6 +284,7 @@ impl RaftLogStorage<Types> for LogStore {
             let mut marks = self.marks.lock();
             marks.last = last.or(marks.purged);
         }
+        self.tail.lock().truncate(last.map_or(0, |last| last.index + 1));
         durably(|done| self.log.truncate_after(last.map(|id| id.index), done)).await
     }
 
@@ -271,6 +294,7 @@ impl RaftLogStorage<Types> for LogStore {
             marks.purged = Some(up_to);
             marks.last = marks.last.max(Some(up_to));
         }
+        self.tail.lock().purge(up_to.index);
         let marker = codec::encode(&Id::from(up_to)).into();
         durably(|done| self.log.purge(up_to.index, marker, done)).await
     }
@@ -284,4 +308,31 @@ async fn durably(
     start(Box::new(move |result| drop(sender.send(result))));
     let result = receiver.await.map_err(|_| io::Error::other("the log has been closed"))?;
     result.map_err(|fault| as_io(&fault))
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::StorageError;
+    use openraft::testing::log::{StoreBuilder, Suite};
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::applier::Applier;
+    use crate::{Environment, NodeConfig, start};
+
+    struct OnDisk;
+
+    impl StoreBuilder<Types, LogStore, Applier, TempDir> for OnDisk {
+        async fn build(&self) -> Result<(TempDir, LogStore, Applier), StorageError<Types>> {
+            let directory = tempfile::tempdir().unwrap();
+            let config = NodeConfig::new(1, directory.path().to_owned());
+            let (inner, store) = start::open_for_test(config, Environment::system());
+            Ok((directory, store, Applier::new(inner)))
+        }
+    }
+
+    #[tokio::test]
+    async fn openrafts_own_suite_passes() {
+        Suite::test_all(OnDisk).await.unwrap();
+    }
 }

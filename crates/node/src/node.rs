@@ -183,6 +183,12 @@ impl NodeHandle {
         self.inner.replica.lock().listeners.unwatch(id, sink);
     }
 
+    /// Whether this node leads, as far as it knows. Cheap, and may be asked by a [`Sink`].
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.inner.leading().is_some()
+    }
+
     /// What this node knows of itself and its cluster, without asking anybody.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -249,7 +255,7 @@ impl NodeHandle {
             let replica = self.inner.replica.lock();
             (replica.meta(), replica.state.clone())
         };
-        let image = blocking::run(move || {
+        let image = blocking::run_behind("backup", move || {
             let mut image = Vec::new();
             write_image(&mut image, &meta, &state)?;
             Ok(image)

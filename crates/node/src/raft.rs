@@ -67,7 +67,8 @@ pub(crate) fn term_of(id: &LogId) -> u64 {
     id.committed_leader_id().term
 }
 
-/// What one entry of the log carries: a batch (see `entry.rs`), as bytes that log, peers and apply share.
+/// What one entry of the log carries: a batch (see `entry.rs`), as bytes that log, peers and apply
+/// share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Batch(pub(crate) Bytes);
 

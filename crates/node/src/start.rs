@@ -36,6 +36,9 @@ use crate::{
 /// quarter of the log between two snapshots at most.
 const ENTRIES_KEPT: u64 = 256;
 
+/// Bytes of entries that the log itself keeps in memory.
+const LOG_CACHE_BYTES: usize = 256 << 10;
+
 /// Starts a node on the current runtime.
 pub(crate) async fn start(
     config: NodeConfig,
@@ -117,7 +120,8 @@ fn open(
     let snapshots = SnapshotStore::new(config.data_dir.join("snapshots"), disk);
     let (newest, state) = snapshots.load()?.unzip();
     let log_directory = config.data_dir.join("log");
-    let options = LogOptions { segment_bytes: config.segment_bytes, ..LogOptions::default() };
+    // The newest entries are at hand in the log store.
+    let options = LogOptions { segment_bytes: config.segment_bytes, cache_bytes: LOG_CACHE_BYTES };
     let (log, recovered) = Log::open(&log_directory, options, &environment)?;
     let snapshot_index = newest.as_ref().map_or(0, |snapshot| snapshot.meta.index());
     if let Some((purged, _)) = &recovered.purged
@@ -138,7 +142,8 @@ fn open(
         replica.membership = snapshot.meta.stored_membership().unwrap_or_default();
     }
     let incarnation = environment.random.next_u64();
-    let free_bytes = AtomicU64::new(log.stats().free_bytes);
+    // A disk that can't say it now is looked at again by the watchdog.
+    let free_bytes = AtomicU64::new(environment.disk.free_bytes(&config.data_dir).unwrap_or(0));
     let inner = Inner {
         batcher: Batcher::new(config.id, incarnation, config.queue_bytes_max),
         snapshots: Snapshots::new(snapshots, newest, config.snapshot_log_bytes),
@@ -155,6 +160,7 @@ fn open(
         link: Link::default(),
         gate: Mutex::new(Gate::default()),
         heard: Mutex::new(BTreeMap::new()),
+        complaints: Mutex::new(BTreeMap::new()),
         fault: watch::Sender::new(None),
         is_stopping: AtomicBool::new(false),
         is_full: AtomicBool::new(false),
@@ -221,6 +227,9 @@ fn raft_config(timers: &Timers) -> Result<Config, StartError> {
         election_timeout_min: ms(timers.election_min),
         election_timeout_max: ms(timers.election_max),
         enable_pre_vote: Some(true),
+        // A leader that starts again is elected anew, or its reads could miss what it had
+        // committed.
+        enable_leader_restore: Some(false),
         // Switched on once this node may stand.
         enable_elect: false,
         // Both are decided by bytes of log, which openraft doesn't count.
@@ -271,6 +280,7 @@ fn run_tasks(inner: &Arc<Inner>, listener: Option<Box<dyn TransportListener>>) {
     if let Some(listener) = listener {
         inner.spawn(peer::server::run(Arc::clone(inner), listener));
     }
+    inner.spawn(peer::handshake::meet_members(Arc::clone(inner)));
     inner.spawn(forward::run(Arc::clone(inner)));
     inner.spawn(living::run(Arc::clone(inner)));
     inner.spawn(reads::run(Arc::clone(inner)));
@@ -322,4 +332,17 @@ pub(crate) async fn release(inner: &Arc<Inner>) {
     })
     .await;
     *inner.directory.lock() = None;
+}
+
+/// A node that is opened and doesn't run.
+#[cfg(test)]
+pub(crate) fn open_for_test(
+    config: NodeConfig,
+    environment: Environment,
+) -> (Arc<Inner>, LogStore) {
+    let directory = take_directory(&config, &environment).expect("a directory of its own");
+    let disk = Arc::clone(&environment.disk);
+    let identity = Identity::open(&config.data_dir, config.id, disk, &*environment.random);
+    let identity = identity.expect("a new identity");
+    open(config, environment, identity, directory).expect("nothing is damaged yet")
 }

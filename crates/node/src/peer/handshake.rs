@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::ClusterId;
+use openraft::async_runtime::WatchReceiver;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::frame::{Connection, invalid, put_message};
 use crate::codec;
@@ -27,6 +28,9 @@ pub(crate) const MAGIC: [u8; 8] = *b"LKPEER\0\x01";
 
 /// How long the other side may take for its part.
 const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Between two attempts to meet members that could not be reached.
+const MEET_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,12 +99,48 @@ pub(crate) async fn connect(
             Ok(connection)
         }
         Ok(Err(error)) => {
-            if error.kind() == io::ErrorKind::PermissionDenied {
-                tracing::error!(peer, address, %error, "a peer and this node don't fit together");
-            }
+            complain(inner, peer, &error);
             Err(error)
         }
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Says once that a peer and this node don't fit together, however often it is tried.
+fn complain(inner: &Inner, peer: NodeId, error: &io::Error) {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return;
+    }
+    let complaint = error.to_string();
+    if inner.complaints.lock().insert(peer, complaint.clone()).as_ref() != Some(&complaint) {
+        tracing::error!(peer, error = complaint, "a peer and this node don't fit together");
+    }
+}
+
+/// Meets every member once: whoever has been met can't come back with another directory. Members
+/// that never lead wouldn't meet otherwise, and one of them could vote for another twice.
+pub(crate) async fn meet_members(inner: Arc<Inner>) {
+    let mut metrics = inner.raft().server_metrics();
+    loop {
+        let strangers: Vec<(NodeId, String)> = {
+            let metrics = metrics.borrow_watched();
+            let members = metrics.membership_config.membership().nodes();
+            let strangers = members.filter(|&(&id, node)| {
+                id != inner.config.id && !node.addr.is_empty() && !inner.identity.has_met(id)
+            });
+            strangers.map(|(&id, node)| (id, node.addr.clone())).collect()
+        };
+        if strangers.is_empty() {
+            if metrics.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        for (id, address) in strangers {
+            // It may not have started yet.
+            let _ = connect(&inner, id, &address, Purpose::Probe).await;
+        }
+        sleep(MEET_PAUSE).await;
     }
 }
 
