@@ -151,7 +151,7 @@ pub(crate) async fn run() -> Result<u8, Failure> {
 
     let idle = idle()?;
     let config = ServerConfig::embedded(directory.join("data"), socket_path()?, idle);
-    logs::start(&config.log_level, false)?;
+    let _logs = logs::start(&config.log_level, false)?;
     server::serve(config, async |server| {
         // With nobody to agree with, it leads in a moment; a question waits for that.
         let _ = server.node().read_index().await;

@@ -19,7 +19,7 @@ pub(crate) async fn run(global: &Global, flags: flags::Server) -> Result<u8, Fai
         output::line("the configuration is right")?;
         return Ok(0);
     }
-    logs::start(&config.log_level, config.log_format == LogFormat::Json)?;
+    let _logs = logs::start(&config.log_level, config.log_format == LogFormat::Json)?;
     serve(config, async |_| Ok(())).await?;
     Ok(0)
 }
@@ -34,7 +34,7 @@ pub(crate) async fn run_dev(global: &Global, flags: flags::Dev) -> Result<u8, Fa
     };
     // Neither a file nor variables of another server are meant.
     let config = ServerConfig::load(None, std::iter::empty(), settings(global, flags))?;
-    logs::start(&config.log_level, config.log_format == LogFormat::Json)?;
+    let _logs = logs::start(&config.log_level, config.log_format == LogFormat::Json)?;
     let served = serve(config, async |server| {
         let url = server.addresses().join(",");
         eprint(&format!(

@@ -342,7 +342,9 @@ pub enum ConfigError {
     /// The longest lease is not a lease.
     #[error(
         "ttl_max = \"{}\" is not right: the longest lease that clients may ask for must lie \
-         between {TTL_MS_MIN} ms and {} hours", humantime::format_duration(*ttl_max), TTL_MS_MAX / 3_600_000
+         between {TTL_MS_MIN} ms and {} hours",
+        humantime::format_duration(*ttl_max),
+        TTL_MS_MAX / 3_600_000
     )]
     TtlMax {
         /// What it says.

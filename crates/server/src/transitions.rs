@@ -1,8 +1,11 @@
 //! One log line, and its share of the metrics, for each transition of a lock.
 //!
-//! What an operator should see (a hold lost, one asked back) is logged as `info`, the daily traffic
-//! as `debug`, both under the target `lockkeeper::lock`: turn it on with the log level
-//! `info,lockkeeper::lock=debug`. Every node of a cluster logs every transition, as it applies it.
+//! The lines are `info` under the target `lockkeeper::lock`, and come from the leader alone, so
+//! that a cluster tells each transition once (around a change of leaders perhaps twice, or not at
+//! all: the state is what counts). What is lost or asked back is a `warn`: who has too many lines
+//! sets the log level to `info,lockkeeper::lock=warn`.
+//!
+//! Every node counts what it applies.
 
 use std::sync::Arc;
 
@@ -14,13 +17,15 @@ use crate::native::{end_reason, loss_reason};
 
 /// A watch of all locks, for the operator.
 pub(crate) struct Transitions {
+    node: NodeHandle,
     metrics: Arc<Metrics>,
 }
 
 impl Transitions {
     /// Follows everything that the node applies from now on.
     pub(crate) fn follow(node: &NodeHandle, metrics: &Arc<Metrics>) {
-        let sink: Arc<dyn Sink> = Arc::new(Self { metrics: Arc::clone(metrics) });
+        let sink: Arc<dyn Sink> =
+            Arc::new(Self { node: node.clone(), metrics: Arc::clone(metrics) });
         node.watch("", 0, &sink);
     }
 }
@@ -35,43 +40,68 @@ macro_rules! line {
     };
 }
 
+impl Transitions {
+    fn count(&self, event: &Event) {
+        match event {
+            Event::Granted { lock, waited_ms, .. } => {
+                self.metrics.granted(lock, waited_ms.unwrap_or(0));
+            }
+            Event::Released { lock, held_ms, .. } => self.metrics.released(lock, *held_ms),
+            Event::Lost { lock, held_ms, reason, .. } => {
+                self.metrics.lost(lock, *held_ms, loss_reason(*reason));
+            }
+            Event::Queued { .. }
+            | Event::Cancelled { .. }
+            | Event::Revoked { .. }
+            | Event::SessionOpened { .. }
+            | Event::SessionEnded { .. }
+            | Event::SessionRevoked { .. } => {}
+        }
+    }
+}
+
+fn log(event: &Event) {
+    match event {
+        Event::Queued { lock, session, place, .. } => {
+            line!(info, "queued", lock, session, place);
+        }
+        Event::Granted { lock, session, token, waited_ms, .. } => {
+            let waited_ms = waited_ms.unwrap_or(0);
+            line!(info, "granted", lock, session, token = token.0, waited_ms);
+        }
+        Event::Released { lock, session, token, held_ms, .. } => {
+            line!(info, "released", lock, session, token = token.0, held_ms);
+        }
+        Event::Cancelled { lock, session, ended, .. } => {
+            let reason = ended.map_or("", end_reason);
+            line!(info, "cancelled", lock, session, reason);
+        }
+        Event::Revoked { lock, session, token, .. } => {
+            line!(warn, "revoked", lock, session, token = token.0);
+        }
+        Event::Lost { lock, session, token, held_ms, reason, .. } => {
+            let reason = loss_reason(*reason);
+            line!(warn, "lost", lock, session, token = token.0, held_ms, reason);
+        }
+        Event::SessionOpened { session } => {
+            tracing::debug!(target: "lockkeeper::session", %session, event = "opened");
+        }
+        Event::SessionEnded { session, reason } => {
+            let reason = end_reason(*reason);
+            tracing::debug!(target: "lockkeeper::session", %session, event = "ended", reason);
+        }
+        Event::SessionRevoked { session } => {
+            tracing::warn!(target: "lockkeeper::session", %session, event = "revoked");
+        }
+    }
+}
+
 impl Sink for Transitions {
     fn event(&self, _: Option<WatchId>, event: &Event, _: &StateMachine, _: Stamp) {
-        match event {
-            Event::Queued { lock, session, place, .. } => {
-                line!(debug, "queued", lock, session, place);
-            }
-            Event::Granted { lock, session, token, waited_ms, .. } => {
-                let waited_ms = waited_ms.unwrap_or(0);
-                self.metrics.granted(lock, waited_ms);
-                line!(debug, "granted", lock, session, token = token.0, waited_ms);
-            }
-            Event::Released { lock, session, token, held_ms, .. } => {
-                self.metrics.released(lock, *held_ms);
-                line!(debug, "released", lock, session, token = token.0, held_ms);
-            }
-            Event::Cancelled { lock, session, ended, .. } => {
-                let reason = ended.map_or("", end_reason);
-                line!(debug, "cancelled", lock, session, reason);
-            }
-            Event::Revoked { lock, session, token, .. } => {
-                line!(info, "revoked", lock, session, token = token.0);
-            }
-            Event::Lost { lock, session, token, held_ms, reason, .. } => {
-                let reason = loss_reason(*reason);
-                self.metrics.lost(lock, *held_ms, reason);
-                line!(info, "lost", lock, session, token = token.0, held_ms, reason);
-            }
-            Event::SessionOpened { session } => {
-                tracing::debug!(target: "lockkeeper::session", %session, event = "opened");
-            }
-            Event::SessionEnded { session, reason } => {
-                let reason = end_reason(*reason);
-                tracing::debug!(target: "lockkeeper::session", %session, event = "ended", reason);
-            }
-            Event::SessionRevoked { session } => {
-                tracing::info!(target: "lockkeeper::session", %session, event = "revoked");
-            }
+        self.count(event);
+        if tracing::enabled!(target: "lockkeeper::lock", tracing::Level::WARN) && self.node.leads()
+        {
+            log(event);
         }
     }
 
