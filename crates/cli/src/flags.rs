@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use lockkeeper::SessionId;
 use rustix::process::Signal;
 
+use crate::bench::Bench;
 use crate::guardian::OnLost;
 
 /// Locks that hold, for when only one process in the world may do a thing.
@@ -112,6 +113,10 @@ pub(crate) enum Command {
     Server(Server),
     /// Run one server in a temporary directory, to try things out
     Dev(Dev),
+    /// Tell, with real servers, what a lock must survive; in under a minute
+    Demo,
+    /// Measure what servers do under load
+    Bench(Bench),
     /// Print the completions of a shell
     Completion {
         /// Which shell

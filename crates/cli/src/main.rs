@@ -7,8 +7,10 @@
 //!
 //! **Invariant.** The program touches a cluster only as a client.
 
+mod bench;
 mod cluster;
 mod connect;
+mod demo;
 mod embedded;
 mod exit;
 mod flags;
@@ -54,9 +56,8 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<u8, Failure> {
     let Cli { global, command } = cli;
     // Servers say in their own configuration what they log.
-    if !matches!(command, Command::Server(_) | Command::Dev(_) | Command::EmbeddedNode) {
-        logs::start_for_client(&global)?;
-    }
+    let is_server = matches!(command, Command::Server(_) | Command::Dev(_) | Command::EmbeddedNode);
+    let _logs = if is_server { None } else { logs::start_for_client(&global)? };
     // One thread is enough: a client waits most of the time, and a node is made for one.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -72,6 +73,8 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             Command::Unlock(flags) => unlock::run(&global, flags).await,
             Command::Cluster(command) => cluster::run(&global, command).await,
             Command::Status => cluster::status(&global).await,
+            Command::Bench(flags) => bench::run(&global, flags).await,
+            Command::Demo => demo::run().await,
             Command::Server(flags) => server::run(&global, flags).await,
             Command::Dev(flags) => server::run_dev(&global, flags).await,
             Command::Completion { shell } => completion(shell),

@@ -10,8 +10,10 @@ use super::report::Report;
 pub(crate) async fn run(bench: &Bench, url: &str, processes: &Processes) -> Result<Report> {
     let clients = bench.connect(url).await?;
     let mut guards = Vec::with_capacity(clients.len());
+    // Several processes may do this at a time, where one may not have enough files.
+    let process = std::process::id();
     for (session, client) in clients.iter().enumerate() {
-        guards.push(client.lock(format!("bench/idle/{session:013}")).try_acquire().await?);
+        guards.push(client.lock(format!("bench/idle/{process}/{session}")).try_acquire().await?);
     }
     tokio::time::sleep(bench.warm_up).await;
     let before = processes.cpu()?;
