@@ -133,7 +133,7 @@ fn each_source(rule: &str, inspect: impl Fn(&Source, &mut Vec<String>)) {
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).unwrap();
                 // What a program wrote is that program's business.
-                if !text.starts_with("// @generated") {
+                if !text.lines().next().is_some_and(|line| line.contains("@generated")) {
                     inspect(&Source { path, text }, &mut faults);
                 }
             }
