@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stderr, reason = "what a failed test has to tell")]
 
+mod bench;
 mod children;
 mod cluster;
 mod embedded;

@@ -116,6 +116,11 @@ impl Servers {
         self.url_of(&[0, 1, 2])
     }
 
+    /// The process id of a running server.
+    pub(crate) fn pid(&self, index: usize) -> u32 {
+        self.running[index].as_ref().expect("the server runs").id()
+    }
+
     /// `kill -9`, and waits for the process to be gone.
     pub(crate) fn kill(&mut self, index: usize) {
         if let Some(mut child) = self.running[index].take() {

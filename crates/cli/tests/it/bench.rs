@@ -1,0 +1,43 @@
+//! `bench` says what it found, and finds nothing wrong; how fast it was is nobody's business here.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::servers::{LOCKKEEPER, Servers};
+
+fn bench(servers: &Servers, arguments: &[&str]) -> Value {
+    let pids: Vec<_> = (0..3).map(|index| servers.pid(index).to_string()).collect();
+    let output = Command::new(LOCKKEEPER)
+        .arg("bench")
+        .args(arguments)
+        .args(["--workers", "4", "--sessions", "2", "--duration", "300ms", "--warm-up", "100ms"])
+        .args(["--locks", "200", "--pids", &pids.join(","), "--url", &servers.url(), "-o", "json"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!(found["workload"], arguments[0]);
+    assert_eq!(found["errors"], 0, "{found}");
+    found
+}
+
+#[test]
+fn every_workload_says_what_it_found() {
+    let servers = Servers::start();
+    for workload in ["uncontended", "contended"] {
+        let found = bench(&servers, &[workload]);
+        for figure in ["pairs_per_s", "p50_ms", "p99_ms", "p999_ms", "server_cpu_us_per_op"] {
+            assert!(found[figure].as_f64().is_some_and(|figure| figure > 0.0), "{figure}: {found}");
+        }
+    }
+    assert_eq!(bench(&servers, &["contended"])["fifo_inversions"], 0);
+    assert_eq!(bench(&servers, &["hold"])["locks"], 200);
+    assert_eq!(bench(&servers, &["idle"])["lost"], 0);
+    let leader = servers.pid(servers.wait_for_leader()).to_string();
+    let found = bench(&servers, &["failover", "--kill", &leader]);
+    assert_eq!((&found["held"], &found["kept"]), (&Value::from(200), &Value::from(200)), "{found}");
+    assert!(found["longest_gap_ms"].as_f64().is_some_and(|gap| gap > 0.0), "{found}");
+}
