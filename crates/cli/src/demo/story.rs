@@ -33,14 +33,16 @@ pub(crate) async fn tell() -> Result<()> {
     let teller = Teller::new();
     let directory = std::env::temp_dir().join(format!("lockkeeper-demo-{}", std::process::id()));
     let cluster = Cluster::start(&directory).await.context("starting the three servers");
-    let told = match &cluster {
-        Ok(cluster) => acts(&teller, cluster).await,
-        Err(_) => Ok(()),
+    let told = match cluster {
+        Ok(cluster) => {
+            let told = acts(&teller, &cluster).await;
+            let stopped = cluster.stop();
+            told.and(stopped)
+        }
+        Err(error) => Err(error),
     };
-    let stopped = cluster.map(Cluster::stop);
     let _ = std::fs::remove_dir_all(&directory);
     told?;
-    stopped??;
     teller.act("Every line above was checked. The trucks were assigned once a night.")
 }
 
@@ -98,15 +100,15 @@ impl Stage<'_> {
             .connect_timeout(Duration::from_secs(3))
             .connect()
             .await?;
-        let (first, second) = timeout(PATIENCE, async {
-            tokio::join!(west.lock(LOCK).try_acquire(), east.lock(LOCK).try_acquire())
-        })
-        .await?;
-        let guard = first.context("the west has a majority, and must get the lock")?;
+        let guard = timeout(PATIENCE, west.lock(LOCK).try_acquire()).await?;
+        let guard = guard.context("the west has a majority, and must get the lock")?;
         self.teller.tell("west", &format!("has the lock, token {}", guard.token()))?;
-        match second {
+        match timeout(PATIENCE, east.lock(LOCK).try_acquire()).await? {
             Ok(_) => bail!("the side without a majority granted the lock"),
-            Err(error) => self.teller.tell("east", &format!("gets nothing: {error}"))?,
+            Err(error @ Error::NoQuorum { .. }) => {
+                self.teller.tell("east", &format!("gets nothing: {error}"))?;
+            }
+            Err(error) => bail!("the east should have been told of the majority: {error}"),
         }
         self.trucks.assign("west", guard.token())?;
         guard.release().await?;
