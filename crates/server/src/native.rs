@@ -2,10 +2,10 @@
 //!
 //! A connection is one task with two halves. The reading half drains the socket, decodes every
 //! frame that is complete, and proposes each request at once: the node's batcher makes one log
-//! entry of what came in together. The writing half sleeps until the [`outbox::Outbox`] has something and
-//! sends all of it with one write. What the node has to say it encodes straight into the outbox,
-//! from its own thread, so that no request costs a task or a channel. Only questions, which wait
-//! for a linearizable read, are tasks, and a connection has few of them at a time.
+//! entry of what came in together. The writing half sleeps until the [`outbox::Outbox`] has
+//! something and sends all of it with one write. What the node has to say it encodes straight into
+//! the outbox, from its own thread, so that no request costs a task or a channel. Only questions,
+//! which wait for a linearizable read, are tasks, and a connection has few of them at a time.
 //!
 //! # Guarantees
 //!

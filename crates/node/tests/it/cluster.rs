@@ -214,8 +214,8 @@ pub(crate) fn free_address() -> String {
     listener.local_addr().expect("it is bound").to_string()
 }
 
-/// Loopback, with nodes that can be cut off, and disks that can have trouble. Of a node cut off, what they sent and were sent is held up, and nothing
-/// new gets through.
+/// Loopback, with nodes that can be cut off (what they sent and were sent is held up, and nothing
+/// new gets through), and disks that can have trouble.
 #[derive(Default)]
 pub(crate) struct Network {
     cuts: Mutex<BTreeMap<NodeId, watch::Sender<Cut>>>,
