@@ -60,6 +60,22 @@ impl Transitions {
     }
 }
 
+/// Whether the log level lets the event's line through.
+fn is_read(event: &Event) -> bool {
+    match event {
+        Event::Revoked { .. } | Event::Lost { .. } | Event::SessionRevoked { .. } => true,
+        Event::SessionOpened { .. } | Event::SessionEnded { .. } => {
+            tracing::enabled!(target: "lockkeeper::session", tracing::Level::DEBUG)
+        }
+        Event::Queued { .. }
+        | Event::Granted { .. }
+        | Event::Released { .. }
+        | Event::Cancelled { .. } => {
+            tracing::enabled!(target: "lockkeeper::lock", tracing::Level::INFO)
+        }
+    }
+}
+
 fn log(event: &Event) {
     match event {
         Event::Queued { lock, session, place, .. } => {
@@ -99,8 +115,8 @@ fn log(event: &Event) {
 impl Sink for Transitions {
     fn event(&self, _: Option<WatchId>, event: &Event, _: &StateMachine, _: Stamp) {
         self.count(event);
-        if tracing::enabled!(target: "lockkeeper::lock", tracing::Level::WARN) && self.node.leads()
-        {
+        // Asking who leads costs more than asking whether anybody would read the line.
+        if is_read(event) && self.node.leads() {
             log(event);
         }
     }
