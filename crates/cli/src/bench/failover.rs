@@ -14,10 +14,17 @@ use super::hold;
 use super::processes::Processes;
 use super::report::Report;
 
+/// After this long nobody will be granted a lock any more.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// When somebody was last granted a lock, and the longest time without.
 struct Grants {
     last: Instant,
     longest_gap: Duration,
+    /// When the leader was killed; `None` before.
+    killed: Option<Instant>,
+    /// Somebody has been granted a lock that was asked for after that.
+    is_over: bool,
     count: u64,
     errors: u64,
 }
@@ -30,7 +37,14 @@ pub(crate) async fn run(bench: &Bench, url: &str, _: &Processes) -> Result<Repor
 
     let begin = Instant::now() + bench.warm_up;
     let end = begin + bench.duration;
-    let grants = Grants { last: Instant::now(), longest_gap: Duration::ZERO, count: 0, errors: 0 };
+    let grants = Grants {
+        last: Instant::now(),
+        longest_gap: Duration::ZERO,
+        killed: None,
+        is_over: false,
+        count: 0,
+        errors: 0,
+    };
     let grants = Arc::new(Mutex::new(grants));
     let workers: Vec<_> = (0..bench.workers)
         .map(|worker| {
@@ -40,8 +54,12 @@ pub(crate) async fn run(bench: &Bench, url: &str, _: &Processes) -> Result<Repor
         .collect();
 
     tokio::time::sleep_until(begin.into()).await;
-    let calm = std::mem::take(&mut grants.lock().longest_gap);
     kill_process(pid, Signal::KILL).with_context(|| format!("killing process {leader}"))?;
+    let calm = {
+        let mut grants = grants.lock();
+        grants.killed = Some(Instant::now());
+        std::mem::take(&mut grants.longest_gap)
+    };
     for worker in workers {
         worker.await?;
     }
@@ -68,10 +86,13 @@ pub(crate) async fn run(bench: &Bench, url: &str, _: &Processes) -> Result<Repor
 }
 
 async fn work(client: Client, name: String, end: Instant, grants: Arc<Mutex<Grants>>) {
-    while Instant::now() < end {
+    // Until the gap has ended, however short the measurement was meant to be.
+    let at_the_latest = end + PATIENCE;
+    while Instant::now() < end || !grants.lock().is_over && Instant::now() < at_the_latest {
+        let asked = Instant::now();
         match client.lock(&name).acquire().await {
             Ok(guard) => {
-                grants.lock().granted();
+                grants.lock().granted(asked);
                 if guard.release().await.is_err() {
                     grants.lock().errors += 1;
                 }
@@ -85,10 +106,11 @@ async fn work(client: Client, name: String, end: Instant, grants: Arc<Mutex<Gran
 }
 
 impl Grants {
-    fn granted(&mut self) {
+    fn granted(&mut self, asked: Instant) {
         let now = Instant::now();
         self.longest_gap = self.longest_gap.max(now - self.last);
         self.last = now;
+        self.is_over |= self.killed.is_some_and(|killed| asked >= killed);
         self.count += 1;
     }
 }
