@@ -30,6 +30,8 @@ pub(crate) async fn run_dev(global: &Global, flags: flags::Dev) -> Result<u8, Fa
     let flags = flags::Server {
         data_dir: Some(directory.clone()),
         listen: Some(flags.listen),
+        // Nobody looks for it, so any port will do: two of them don't get into each other's way.
+        listen_peer: Some("127.0.0.1:0".to_owned()),
         ..flags::Server::default()
     };
     // Neither a file nor variables of another server are meant.
