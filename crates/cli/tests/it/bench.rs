@@ -4,7 +4,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::servers::{LOCKKEEPER, Servers};
+use crate::home::LOCKKEEPER;
+use crate::servers::Servers;
 
 fn bench(servers: &Servers, arguments: &[&str]) -> Value {
     let pids: Vec<_> = (0..3).map(|index| servers.pid(index).to_string()).collect();

@@ -10,7 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::servers::{LOCKKEEPER, PATIENCE, Servers, wait_for};
+use crate::home::{LOCKKEEPER, PATIENCE, wait_for};
+use crate::servers::Servers;
 
 /// Runs the program to its end.
 fn lockkeeper(arguments: &[&str]) -> std::process::Output {

@@ -7,16 +7,11 @@ use std::fs::{self, File};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longer than anything in these tests takes on a busy machine: a test fails rather than hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The program under test.
-pub(crate) const LOCKKEEPER: &str = env!("CARGO_BIN_EXE_lockkeeper");
+use crate::home::{LOCKKEEPER, wait_for};
 
 static NEXT_CLUSTER: AtomicU32 = AtomicU32::new(0);
 
@@ -161,17 +156,5 @@ impl Drop for Servers {
             }
             self.kill(index);
         }
-    }
-}
-
-/// Asks `condition` until it says something, and fails after [`PATIENCE`] with `what` was wanted.
-pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(answer) = condition() {
-            return answer;
-        }
-        assert!(begun.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
