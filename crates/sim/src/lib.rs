@@ -1,0 +1,12 @@
+//! What tries to break Lockkeeper, and what judges whether it did.
+//!
+//! A [`History`] is what clients saw and did, by true time, and what the replicated log says. It
+//! comes from a simulated cluster, where a seed decides everything, or from real processes; the
+//! judges in [`judge`] read it without knowing which.
+//!
+//! **Invariant.** A seed and a commit decide everything.
+
+pub mod history;
+pub mod judge;
+
+pub use history::{Attempt, ClientId, Entry, GiveUp, History, Nanos, Seen, Transition};
