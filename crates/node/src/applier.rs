@@ -9,13 +9,13 @@ use openraft::entry::RaftEntry;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
 use openraft::{EntryPayload, OptionalSend};
 
+use crate::Fault;
 use crate::codec::Meta;
 use crate::inner::Inner;
 use crate::raft::{
     Batch, EntryOf, LogId, SnapshotMeta, SnapshotOf, StoredMembership, Types, term_of,
 };
 use crate::snapshot::{FileReader, SnapshotFile, SnapshotStore, read_image};
-use crate::{Fault, blocking};
 
 /// Applies what is committed. All of it happens on the node's thread, but for the snapshots' files.
 pub(crate) struct Applier {
@@ -42,7 +42,7 @@ impl Applier {
             self.inner.fail(Fault::Corrupted { what, detail: detail.clone() });
             return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
         }
-        blocking::run(move || identity.set_cluster(cluster)).await?;
+        self.inner.environment.run(move || identity.set_cluster(cluster)).await?;
         self.is_marked = true;
         Ok(())
     }
@@ -120,11 +120,11 @@ impl RaftStateMachine<Types> for Applier {
             None => {
                 let file = Arc::clone(&snapshot.file);
                 let read = move || read_image(&mut FileReader::new(&*file));
-                blocking::run(read).await?.1
+                self.inner.environment.run(read).await?.1
             }
         };
         let store = self.inner.snapshots.store.clone();
-        let kept = blocking::run(move || store.keep(snapshot)).await?;
+        let kept = self.inner.environment.run(move || store.keep(snapshot)).await?;
         self.inner.snapshots.set(kept);
         let meta = Meta::from(meta);
         self.inner.replica.lock().replace(state, &meta, &self.inner.batcher);
@@ -160,7 +160,8 @@ impl RaftSnapshotBuilder<Types> for Builder {
         let (store, meta) = (self.store.clone(), self.meta.clone());
         // Taken, so that the frozen state is let go as soon as it is written.
         let state = std::mem::take(&mut self.state);
-        let snapshot = blocking::run_behind("snapshot", move || store.build(meta, &state)).await?;
+        let build = move || store.build(meta, &state);
+        let snapshot = self.inner.environment.run_behind("snapshot", build).await?;
         self.inner.snapshots.set(snapshot.clone());
         tracing::info!(index = snapshot.meta.index(), bytes = snapshot.len, "took a snapshot");
         let meta = snapshot.meta.to_snapshot_meta();

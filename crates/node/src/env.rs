@@ -37,7 +37,7 @@ pub trait Clock: Send + Sync + 'static {
     fn wall_ms(&self) -> u64;
 }
 
-/// Chance: ids and jitter.
+/// Chance: ids, jitter, and openraft's election time-outs.
 pub trait Random: Send + Sync + 'static {
     /// 64 random bits.
     fn next_u64(&self) -> u64;
@@ -46,10 +46,31 @@ pub trait Random: Send + Sync + 'static {
 /// Holds a directory until it is dropped, or its process has ended in whatever way.
 pub type DirectoryGuard = Box<dyn Send + Sync>;
 
+/// Where work goes that blocks on the disk, or is long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// To threads of the node's own, so that its runtime never waits.
+    Own,
+    /// Nowhere: it is done on the node's runtime, after the time that [`Disk::latency`] says. For
+    /// worlds that live in one thread.
+    None,
+}
+
+/// What a disk is about to be asked, as far as it takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskStep {
+    /// A write of the log.
+    LogWrite,
+    /// A sync of the log.
+    LogSync,
+    /// Anything else: a segment is made or put away, a snapshot written or read.
+    Other,
+}
+
 /// The disk under log and snapshots. All paths are inside the node's data directory.
 ///
 /// Calls block: the log thread and the snapshot thread make them, never the node's own thread
-/// after its start.
+/// after its start, unless there is only that one ([`Threads::None`]).
 pub trait Disk: Send + Sync + 'static {
     /// Makes a directory and takes it for this process, for as long as the guard lives; `None` if
     /// another process has it. A disk that nobody shares need not do anything.
@@ -71,6 +92,11 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_dir(&self, directory: &Path) -> io::Result<()>;
     /// Bytes free for this node.
     fn free_bytes(&self, directory: &Path) -> io::Result<u64>;
+    /// How long to wait before the next step's calls are made, where no thread can wait in them.
+    /// Asked only under [`Threads::None`].
+    fn latency(&self, _step: DiskStep) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// An open file of a [`Disk`].
@@ -128,6 +154,8 @@ pub struct Environment {
     pub disk: Arc<dyn Disk>,
     /// The network between peers.
     pub transport: Arc<dyn Transport>,
+    /// Where blocking work goes.
+    pub threads: Threads,
 }
 
 impl std::fmt::Debug for Environment {

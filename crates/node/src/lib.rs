@@ -28,6 +28,7 @@ mod raft;
 mod reads;
 mod replica;
 mod restore;
+mod runtime;
 mod snapshot;
 mod start;
 mod system;
@@ -36,8 +37,8 @@ mod watchdog;
 
 pub use config::{Member, NodeConfig, NodeId, Start, Timers};
 pub use env::{
-    BoxFuture, Clock, DirectoryGuard, Disk, DiskFile, Environment, Monotonic, PeerStream, Random,
-    Transport, TransportListener,
+    BoxFuture, Clock, DirectoryGuard, Disk, DiskFile, DiskStep, Environment, Monotonic, PeerStream,
+    Random, Threads, Transport, TransportListener,
 };
 pub use error::{Fault, MembershipError, StartError, Unavailable};
 pub use node::{Attached, MemberStatus, NodeHandle, Sink, Status, WatchId};

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use crate::codec::{self, Ballot, Id};
 use crate::log::{Log, LogEntry, Recovered};
 use crate::raft::{Batch, EntryOf, LogId, Types, VoteOf};
-use crate::{Fault, blocking};
+use crate::{Environment, Fault};
 
 /// The most bytes of entries in one message to a peer.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -31,6 +31,7 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 #[derive(Clone)]
 pub(crate) struct LogStore {
     log: Log,
+    environment: Environment,
     marks: Arc<Mutex<Marks>>,
     tail: Arc<Mutex<Tail>>,
 }
@@ -115,7 +116,11 @@ impl LogStore {
     /// # Errors
     ///
     /// [`Fault::Corrupted`] if the marks or the newest entry aren't what this program writes.
-    pub(crate) fn new(log: Log, recovered: &Recovered) -> Result<Self, Fault> {
+    pub(crate) fn new(
+        log: Log,
+        recovered: &Recovered,
+        environment: &Environment,
+    ) -> Result<Self, Fault> {
         let mark = |bytes: &Bytes| codec::decode::<Id>(bytes).map(LogId::from);
         let vote = read_mark("vote", recovered.vote.as_ref(), |bytes| {
             codec::decode::<Ballot>(bytes).map(VoteOf::from)
@@ -138,7 +143,8 @@ impl LogStore {
             }
         };
         let marks = Marks { vote, committed, purged, last: newest.or(purged) };
-        Ok(Self { log, marks: Arc::new(Mutex::new(marks)), tail: Arc::default() })
+        let environment = environment.clone();
+        Ok(Self { log, environment, marks: Arc::new(Mutex::new(marks)), tail: Arc::default() })
     }
 
     /// Whether nothing was ever written here.
@@ -152,7 +158,7 @@ impl LogStore {
             return Ok(entries);
         }
         let log = self.log.clone();
-        blocking::run(move || read_from(&log, range, bytes_max)).await
+        self.environment.run(move || read_from(&log, range, bytes_max)).await
     }
 }
 

@@ -17,7 +17,7 @@ use crate::peer::message::{Answer, Question};
 use crate::snapshot::write_image;
 use crate::{
     Environment, Fault, Member, MembershipError, NodeConfig, NodeId, StartError, Unavailable,
-    blocking, membership, start,
+    membership, start,
 };
 
 /// One replica. Cheap to clone; usable from any thread.
@@ -255,7 +255,7 @@ impl NodeHandle {
             let replica = self.inner.replica.lock();
             (replica.meta(), replica.state.clone())
         };
-        let image = blocking::run_behind("backup", move || {
+        let image = self.inner.environment.run_behind("backup", move || {
             let mut image = Vec::new();
             write_image(&mut image, &meta, &state)?;
             Ok(image)

@@ -5,12 +5,13 @@ use std::fmt;
 
 use bytes::Bytes;
 use openraft::base::OptionalSend;
-use openraft::impls::{BasicNode, BoxedErrorSource, Entry, InlineBatch, TokioRuntime, Vote};
+use openraft::impls::{BasicNode, BoxedErrorSource, Entry, InlineBatch, Vote};
 use openraft::raft::responder::Responder;
 use openraft::vote::{RaftLeaderId, leader_id_std};
 use openraft::{EntryPayload, RaftTypeConfig};
 
 use crate::applier::Applier;
+use crate::runtime::Runtime;
 
 /// The instantiation of openraft.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +29,7 @@ impl RaftTypeConfig for Types {
     type Vote = Vote<LeaderId>;
     type Payload = EntryPayload<Batch, u64, BasicNode>;
     type Entry = Entry<<LeaderId as RaftLeaderId>::Committed, Self::Payload>;
-    type AsyncRuntime = TokioRuntime;
+    type AsyncRuntime = Runtime;
     type Responder<T>
         = Callback<T>
     where

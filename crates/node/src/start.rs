@@ -1,7 +1,6 @@
 //! How a node begins: whose directory it is, what is on the disk, and then Raft.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
@@ -29,7 +28,7 @@ use crate::replica::Replica;
 use crate::snapshot::SnapshotStore;
 use crate::{
     DirectoryGuard, Environment, Fault, Member, Monotonic, NodeConfig, NodeId, Start, StartError,
-    Timers, TransportListener, deadlines, forward, living, membership, reads, watchdog,
+    Timers, TransportListener, deadlines, forward, living, membership, reads, runtime, watchdog,
 };
 
 /// Entries before a snapshot that are kept for peers that are a little behind: at 64 KiB each, a
@@ -134,7 +133,7 @@ fn open(
         let what = format!("the data directory {}", config.data_dir.display());
         return Err(Fault::Corrupted { what, detail });
     }
-    let store = LogStore::new(log.clone(), &recovered)?;
+    let store = LogStore::new(log.clone(), &recovered, &environment)?;
     let mut replica = Replica::default();
     replica.state = state.unwrap_or_default();
     if let Some(snapshot) = &newest {
@@ -181,6 +180,7 @@ async fn run_raft(inner: &Arc<Inner>, store: LogStore, is_fresh: bool) -> Result
     let network = Network { inner: Arc::clone(inner) };
     let applier = Applier::new(Arc::clone(inner));
     let raft_config = raft_config(&inner.config.timers)?;
+    runtime::seed(inner.environment.random.next_u64());
     let raft = Raft::build(inner.config.id, Arc::new(raft_config), network, store, applier).await;
     let raft = raft.map_err(|fatal| {
         let fault = inner.fault.borrow().clone();
@@ -324,13 +324,8 @@ async fn announce(inner: &Inner) {
 
 /// Frees what a node holds that has ended: the log's thread, and then the directory.
 pub(crate) async fn release(inner: &Arc<Inner>) {
-    let log = inner.log.clone();
     // It has no error of its own; what it couldn't write it has answered with a fault.
-    let _ = crate::blocking::run(move || -> io::Result<()> {
-        log.close();
-        Ok(())
-    })
-    .await;
+    inner.log.close().await;
     *inner.directory.lock() = None;
 }
 

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
     BoxFuture, Clock, DirectoryGuard, Disk, DiskFile, Environment, Monotonic, PeerStream, Random,
-    StartError, Transport, TransportListener,
+    StartError, Threads, Transport, TransportListener,
 };
 
 impl Environment {
@@ -24,6 +24,7 @@ impl Environment {
             random: Arc::new(SystemRandom),
             disk: Arc::new(SystemDisk),
             transport: Arc::new(SystemTransport),
+            threads: Threads::Own,
         }
     }
 }

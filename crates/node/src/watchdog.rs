@@ -9,7 +9,7 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
 use crate::inner::Inner;
-use crate::{Fault, Unavailable, blocking, membership};
+use crate::{Fault, Unavailable, membership};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(250);
@@ -75,7 +75,8 @@ fn look_at_requests(inner: &Inner) {
 /// Keeps a reserve, in which locks can still be released and sessions ended.
 async fn look_at_space(inner: &Inner) {
     let (disk, directory) = (Arc::clone(&inner.environment.disk), inner.config.data_dir.clone());
-    let Ok(free_bytes) = blocking::run(move || disk.free_bytes(&directory)).await else { return };
+    let asking = inner.environment.run(move || disk.free_bytes(&directory));
+    let Ok(free_bytes) = asking.await else { return };
     inner.free_bytes.store(free_bytes, Ordering::Relaxed);
     let is_full = free_bytes < inner.config.free_space_bytes_min;
     if inner.is_full.swap(is_full, Ordering::Relaxed) != is_full {

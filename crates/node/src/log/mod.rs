@@ -40,15 +40,15 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use self::format::{Header, Kind, RECORD_HEADER_BYTES};
 use self::persisted::Place;
-use self::segment::{Maker, MakerThread, Segment, disk_fault};
+use self::segment::{Maker, MakerLine, Segment, disk_fault};
 use self::shared::{Change, Done, Shared};
 use self::writer::{Tail, Writer};
 use crate::{Clock, Environment, Fault};
@@ -134,7 +134,8 @@ pub(crate) struct Log {
 struct Inner {
     shared: Arc<Shared>,
     clock: Arc<dyn Clock>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Gone once everything is written and the threads have ended.
+    ended: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
 impl Log {
@@ -181,17 +182,22 @@ impl Log {
         };
         let shared = Arc::new(Shared::new(persisted, segments, cache_bytes));
         let poisoned = Arc::clone(&shared);
-        let maker = MakerThread::start(maker, found.ready, move |fault| {
+        let maker = MakerLine::start(maker, found.ready, environment, move |fault| {
             poisoned.poison(fault);
         })
         .map_err(fault)?;
 
         let clock = Arc::clone(&environment.clock);
         let tail = Tail { segment, offset: found.offset, batch: found.batch };
-        let writer = Writer::new(Arc::clone(&shared), Arc::clone(&clock), maker, tail);
-        let thread = std::thread::Builder::new().name("log".to_owned());
-        let thread = thread.spawn(move || writer.run()).map_err(fault)?;
-        let inner = Inner { shared, clock, thread: Mutex::new(Some(thread)) };
+        let writer = Writer::new(Arc::clone(&shared), environment.clone(), maker, tail);
+        let (ends, ended) = oneshot::channel();
+        let work = async move {
+            writer.run().await;
+            // Nobody waits for it unless the log is being closed.
+            let _ = ends.send(());
+        };
+        environment.run_apart("log", work).map_err(fault)?;
+        let inner = Inner { shared, clock, ended: Mutex::new(Some(ended)) };
         Ok((Self { inner: Arc::new(inner) }, recovered))
     }
 
@@ -287,14 +293,23 @@ impl Log {
         }
     }
 
-    /// Writes what waits, and ends the threads. Blocks until then; must not be called from a
+    /// Writes what waits, and ends the threads; waits until then, so it must not be called from a
     /// callback. Changes after it are answered with a fault.
-    pub(crate) fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.inner.shared.close();
-        if let Some(thread) = self.inner.thread.lock().take() {
-            // It panics only by a bug, and then has said so.
-            let _ = thread.join();
+        let ended = self.inner.ended.lock().take();
+        if let Some(ended) = ended {
+            // It goes without a word only by a bug, and then has said so.
+            let _ = ended.await;
         }
+    }
+
+    /// [`Log::close`] for callers without a runtime.
+    #[cfg(test)]
+    fn close_now(&self) {
+        self.inner.shared.close();
+        let ended = self.inner.ended.lock().take();
+        ended.map(oneshot::Receiver::blocking_recv);
     }
 
     fn submit(&self, change: Change, done: Done) {

@@ -11,11 +11,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
 
 use super::format::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::{Disk, DiskFile, Fault};
+use crate::{Disk, DiskFile, DiskStep, Environment, Fault};
 
 /// Spares that are kept; a log that is purged as fast as it grows needs one.
 const SPARES_MAX: usize = 2;
@@ -157,13 +158,13 @@ impl Maker {
     }
 }
 
-/// The thread behind which a [`Maker`] works.
-pub(super) struct MakerThread {
-    tasks: mpsc::Sender<Task>,
-    made: mpsc::Receiver<io::Result<Segment>>,
+/// The line to a [`Maker`] that works on a thread of its own. Both queues are short: one segment is
+/// asked for at a time, and those to put away are in the log already.
+pub(super) struct MakerLine {
+    tasks: mpsc::UnboundedSender<Task>,
+    made: mpsc::UnboundedReceiver<io::Result<Segment>>,
     /// The number of the segment that was asked for and not taken yet.
     asked: Option<u64>,
-    thread: JoinHandle<()>,
 }
 
 enum Task {
@@ -171,23 +172,26 @@ enum Task {
     Retire(Arc<Segment>),
 }
 
-impl MakerThread {
+impl MakerLine {
     /// Starts it. `ready` is a segment without records that an earlier process left;
     /// `on_fault` hears of a failure to put a segment away.
     pub(super) fn start(
         mut maker: Maker,
         ready: Option<Segment>,
+        environment: &Environment,
         on_fault: impl Fn(Fault) + Send + 'static,
     ) -> io::Result<Self> {
-        let (tasks, received) = mpsc::channel();
-        let (sender, made) = mpsc::channel();
+        let (tasks, mut received) = mpsc::unbounded_channel();
+        let (sender, made) = mpsc::unbounded_channel();
         let asked = ready.as_ref().map(|segment| segment.header.number);
         if let Some(segment) = ready {
             // Its receiver is in this very function.
             let _ = sender.send(Ok(segment));
         }
-        let work = move || {
-            for task in received {
+        let world = environment.clone();
+        let work = async move {
+            while let Some(task) = received.recv().await {
+                world.pause(DiskStep::Other).await;
                 match task {
                     // Nobody receives it once the log is closed: the next start finds the file.
                     Task::Make(number) => drop(sender.send(maker.make(number))),
@@ -201,8 +205,8 @@ impl MakerThread {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("log-segments".to_owned()).spawn(work)?;
-        Ok(Self { tasks, made, asked, thread })
+        environment.run_apart("log-segments", work)?;
+        Ok(Self { tasks, made, asked })
     }
 
     /// Asks for a segment ahead of need. Asking again for the same one is free.
@@ -215,14 +219,14 @@ impl MakerThread {
 
     /// Waits for a segment. If it couldn't be made ahead of need because the disk was full, that is
     /// tried once more: a purge may have made room since.
-    pub(super) fn take(&mut self, number: u64) -> io::Result<Segment> {
+    pub(super) async fn take(&mut self, number: u64) -> io::Result<Segment> {
         self.prepare(number);
-        let first = self.receive();
+        let first = self.receive().await;
         self.asked = None;
         match first {
             Err(error) if is_full(&error) => {
                 self.send(Task::Make(number));
-                self.receive()
+                self.receive().await
             }
             made => made,
         }
@@ -233,20 +237,20 @@ impl MakerThread {
         self.send(Task::Retire(segment));
     }
 
-    /// Ends the thread, once it has done what it was asked.
-    pub(super) fn join(self) {
+    /// Ends the maker, once it has done what it was asked.
+    pub(super) async fn close(mut self) {
         drop(self.tasks);
-        // It panics only by a bug, and then has said so.
-        let _ = self.thread.join();
+        while self.made.recv().await.is_some() {}
     }
 
     fn send(&self, task: Task) {
-        // The thread ends early only after reporting a fault, which the next write finds.
+        // The maker ends early only after reporting a fault, which the next write finds.
         let _ = self.tasks.send(task);
     }
 
-    fn receive(&self) -> io::Result<Segment> {
-        self.made.recv().unwrap_or_else(|_| Err(io::Error::other("the segment thread has ended")))
+    async fn receive(&mut self) -> io::Result<Segment> {
+        let ended = || Err(io::Error::other("the maker of segments has ended"));
+        self.made.recv().await.unwrap_or_else(ended)
     }
 }
 

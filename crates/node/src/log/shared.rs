@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
 
 use super::persisted::{Persisted, Place};
 use super::segment::Segment;
@@ -56,7 +57,7 @@ pub(super) struct Taken {
 /// Everything shared.
 pub(super) struct Shared {
     state: Mutex<State>,
-    work_came: Condvar,
+    work_came: Notify,
     pub syncs: SyncCounters,
 }
 
@@ -131,7 +132,7 @@ impl Shared {
             closing: false,
             fault: None,
         };
-        Self { state: Mutex::new(state), work_came: Condvar::new(), syncs: SyncCounters::default() }
+        Self { state: Mutex::new(state), work_came: Notify::new(), syncs: SyncCounters::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -166,17 +167,22 @@ impl Shared {
     }
 
     /// Waits for work and takes all there is. `None` once the log is closed and nothing is left.
-    pub(super) fn take_work(&self, work: &mut VecDeque<Work>) -> Option<Taken> {
-        let mut state = self.state.lock();
-        while state.work.is_empty() && !state.closing {
-            self.work_came.wait(&mut state);
+    pub(super) async fn take_work(&self, work: &mut VecDeque<Work>) -> Option<Taken> {
+        while self.is_idle() {
+            self.work_came.notified().await;
         }
+        let mut state = self.state.lock();
         mem::swap(&mut state.work, work);
         // A note may run ahead of the entries (a snapshot is installed): it waits for them.
         let next = state.memory.next;
         let note = state.note.take_if(|(index, _)| *index < next);
         let fault = state.fault.clone();
         (!work.is_empty()).then_some(Taken { note, fault })
+    }
+
+    fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.work.is_empty() && !state.closing
     }
 
     /// Lets the thread end once it has done what waits.

@@ -1,4 +1,4 @@
-//! The log's thread: drains what waits, writes it once, syncs it once, and reports in order.
+//! The log's own task, on a thread of its own: drains what waits, writes it once, syncs it once, and reports in order.
 //!
 //! Whatever has come in while the last fdatasync ran is the next batch; no timer decides. A batch
 //! is one stretch of one segment, and its number stands in each of its records. The first write or
@@ -13,9 +13,9 @@ use bytes::Bytes;
 
 use super::format::{self, BODY_BYTES_MAX, Kind, SEGMENT_HEADER_BYTES};
 use super::persisted::{Place, Record};
-use super::segment::{MakerThread, Segment, disk_fault};
+use super::segment::{MakerLine, Segment, disk_fault};
 use super::shared::{Change, Done, Shared, Taken, Work};
-use crate::{Clock, Fault};
+use crate::{DiskStep, Environment, Fault};
 
 /// Bytes after which a batch is written although more waits: bounds the buffer, and how long the
 /// first in it waits for the last.
@@ -24,8 +24,8 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 /// What the log's thread owns.
 pub(super) struct Writer {
     shared: Arc<Shared>,
-    clock: Arc<dyn Clock>,
-    maker: MakerThread,
+    environment: Environment,
+    maker: MakerLine,
     segment: Arc<Segment>,
     /// Bytes at the segment's beginning that repeat what stood before it.
     repeated_bytes: u64,
@@ -49,14 +49,14 @@ pub(super) struct Tail {
 impl Writer {
     pub(super) fn new(
         shared: Arc<Shared>,
-        clock: Arc<dyn Clock>,
-        maker: MakerThread,
+        environment: Environment,
+        maker: MakerLine,
         tail: Tail,
     ) -> Self {
         let Tail { segment, offset, batch } = tail;
         Self {
             shared,
-            clock,
+            environment,
             maker,
             segment,
             repeated_bytes: 0,
@@ -69,53 +69,56 @@ impl Writer {
     }
 
     /// Works until the log is closed and nothing is left.
-    pub(super) fn run(mut self) {
+    pub(super) async fn run(mut self) {
         let mut work = VecDeque::new();
-        while let Some(Taken { note, fault }) = self.shared.take_work(&mut work) {
+        while let Some(Taken { note, fault }) = self.shared.take_work(&mut work).await {
             let outcome = match fault {
-                None => self.write_all(&mut work, note),
+                None => self.write_all(&mut work, note).await,
                 Some(fault) => Err(fault),
             };
             if let Err(fault) = outcome {
                 self.give_up(&mut work, fault);
             }
         }
-        self.vouch();
-        self.maker.join();
+        self.vouch().await;
+        self.maker.close().await;
     }
 
     /// Writes all that waits, in as few batches as fit.
-    fn write_all(
+    async fn write_all(
         &mut self,
         work: &mut VecDeque<Work>,
         note: Option<(u64, Bytes)>,
     ) -> Result<(), Fault> {
         while let Some(Work { number, change, done }) = work.pop_front() {
-            let outcome = self.encode(change);
+            let outcome = self.encode(change).await;
             self.waiting.push((number, done));
             outcome?;
         }
         // Behind everything that was asked for before it: then the entries up to it are on disk
         // wherever the note is, and a log that lacks them has lost them.
         if let Some((index, body)) = note {
-            self.put(Kind::Committed, index, &body)?;
+            self.put(Kind::Committed, index, &body).await?;
         }
-        self.flush()
+        self.flush().await
     }
 
-    fn encode(&mut self, change: Change) -> Result<(), Fault> {
+    async fn encode(&mut self, change: Change) -> Result<(), Fault> {
         match change {
             Change::Append(entries) => {
-                entries.iter().try_for_each(|e| self.put(Kind::Entry, e.index, &e.body))
+                for entry in entries {
+                    self.put(Kind::Entry, entry.index, &entry.body).await?;
+                }
+                Ok(())
             }
-            Change::Vote(body) => self.put(Kind::Vote, 0, &body),
-            Change::Truncate(from) => self.put(Kind::Truncate, from, &Bytes::new()),
-            Change::Purge(up_to, marker) => self.put(Kind::Purge, up_to, &marker),
+            Change::Vote(body) => self.put(Kind::Vote, 0, &body).await,
+            Change::Truncate(from) => self.put(Kind::Truncate, from, &Bytes::new()).await,
+            Change::Purge(up_to, marker) => self.put(Kind::Purge, up_to, &marker).await,
         }
     }
 
     /// Adds a record to the batch, after writing the batch if the record doesn't fit any more.
-    fn put(&mut self, kind: Kind, index: u64, body: &Bytes) -> Result<(), Fault> {
+    async fn put(&mut self, kind: Kind, index: u64, body: &Bytes) -> Result<(), Fault> {
         if body.len() > BODY_BYTES_MAX {
             let bytes = body.len();
             return Err(Fault::Internal(format!(
@@ -124,11 +127,11 @@ impl Writer {
         }
         let bytes = format::record_bytes(body.len());
         if self.buffer.len() + bytes > BATCH_BYTES_MAX {
-            self.flush()?;
+            self.flush().await?;
         }
         if !self.fits(bytes) {
-            self.flush()?;
-            self.go_to_next_segment()?;
+            self.flush().await?;
+            self.go_to_next_segment().await?;
         }
         self.add(kind, index, body);
         Ok(())
@@ -157,11 +160,11 @@ impl Writer {
     }
 
     /// Writes the batch, makes it durable, and tells those who wait for it.
-    fn flush(&mut self) -> Result<(), Fault> {
+    async fn flush(&mut self) -> Result<(), Fault> {
         if let Some(last) = self.records.last() {
             let start = (u64::from(last.place.offset) - self.offset) as usize;
             format::end_batch(&mut self.buffer[start..]);
-            self.sync()?;
+            self.sync().await?;
             self.publish()?;
         }
         for (_, done) in self.waiting.drain(..) {
@@ -170,13 +173,15 @@ impl Writer {
         Ok(())
     }
 
-    fn sync(&mut self) -> Result<(), Fault> {
+    async fn sync(&mut self) -> Result<(), Fault> {
         let Segment { file, path, .. } = &*self.segment;
-        self.shared.syncs.begin(self.clock.monotonic());
+        self.shared.syncs.begin(self.environment.clock.monotonic());
+        self.environment.pause(DiskStep::LogWrite).await;
         file.write_all_at(&self.buffer, self.offset)
             .map_err(|error| disk_fault(path, "a write to", &error))?;
+        self.environment.pause(DiskStep::LogSync).await;
         file.sync_data().map_err(|error| disk_fault(path, "an fdatasync of", &error))?;
-        self.shared.syncs.end(self.clock.monotonic(), true);
+        self.shared.syncs.end(self.environment.clock.monotonic(), true);
         Ok(())
     }
 
@@ -208,14 +213,14 @@ impl Writer {
     }
 
     /// Goes on in the next segment, which first repeats what must outlive the ones before it.
-    fn go_to_next_segment(&mut self) -> Result<(), Fault> {
+    async fn go_to_next_segment(&mut self) -> Result<(), Fault> {
         let number = self.segment.header.number + 1;
-        self.shared.syncs.begin(self.clock.monotonic());
-        let segment = self
-            .maker
-            .take(number)
-            .map_err(|error| disk_fault(&self.segment.path, "making the segment after", &error))?;
-        self.shared.syncs.end(self.clock.monotonic(), false);
+        self.shared.syncs.begin(self.environment.clock.monotonic());
+        let segment =
+            self.maker.take(number).await.map_err(|error| {
+                disk_fault(&self.segment.path, "making the segment after", &error)
+            })?;
+        self.shared.syncs.end(self.environment.clock.monotonic(), false);
         self.segment = Arc::new(segment);
         self.offset = SEGMENT_HEADER_BYTES;
 
@@ -240,14 +245,18 @@ impl Writer {
 
     /// Ends the log with a batch that says nothing: damage to the one before it can be told from a
     /// crash from now on.
-    fn vouch(&mut self) {
-        let state = self.shared.lock();
-        let is_needed = state.fault.is_none() && !state.persisted.closed;
-        drop(state);
+    async fn vouch(&mut self) {
+        let is_needed = {
+            let state = self.shared.lock();
+            state.fault.is_none() && !state.persisted.closed
+        };
         if !is_needed {
             return;
         }
-        let outcome = self.put(Kind::Closed, 0, &Bytes::new()).and_then(|()| self.flush());
+        let outcome = match self.put(Kind::Closed, 0, &Bytes::new()).await {
+            Ok(()) => self.flush().await,
+            refused => refused,
+        };
         if let Err(fault) = outcome {
             self.shared.poison(fault);
         }
@@ -256,7 +265,7 @@ impl Writer {
     /// Answers everything with the fault, now and from now on.
     fn give_up(&mut self, work: &mut VecDeque<Work>, fault: Fault) {
         let fault = self.shared.poison(fault);
-        self.shared.syncs.end(self.clock.monotonic(), false);
+        self.shared.syncs.end(self.environment.clock.monotonic(), false);
         self.buffer.clear();
         self.records.clear();
         let left = work.drain(..).map(|work| work.done);

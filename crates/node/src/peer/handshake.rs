@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::frame::{Connection, invalid, put_message};
 use crate::codec;
 use crate::inner::Inner;
-use crate::{NodeId, PeerStream, blocking};
+use crate::{NodeId, PeerStream};
 
 /// What tells this protocol from any other, and its version.
 pub(crate) const MAGIC: [u8; 8] = *b"LKPEER\0\x01";
@@ -202,7 +202,7 @@ async fn check(inner: &Inner, papers: Papers, expected: NodeId) -> io::Result<()
         return Ok(());
     }
     let identity = inner.identity.clone();
-    if blocking::run(move || identity.recognize(node, directory)).await? {
+    if inner.environment.run(move || identity.recognize(node, directory)).await? {
         Ok(())
     } else {
         Err(denied(format!(

@@ -17,7 +17,7 @@ use super::message::{SnapshotAnswer, SnapshotHead};
 use crate::inner::Inner;
 use crate::raft::VoteOf;
 use crate::snapshot::{FileReader, SnapshotFile, read_image};
-use crate::{DiskFile, NodeId, blocking, codec};
+use crate::{DiskFile, NodeId, codec};
 
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -43,7 +43,7 @@ pub(super) async fn send(
     let mut out = Vec::new();
     while offset < *len {
         let file = Arc::clone(file);
-        let piece = blocking::run(move || read_piece(&*file, offset)).await?;
+        let piece = inner.environment.run(move || read_piece(&*file, offset)).await?;
         offset += piece.len() as u64;
         out.clear();
         frame::put(&mut out, |out| out.extend_from_slice(&piece));
@@ -105,7 +105,7 @@ async fn receive_and_install(
     }
     let path = store.receiving(peer);
     let made = path.clone();
-    let file = blocking::run(move || store.create(&made)).await?;
+    let file = inner.environment.run(move || store.create(&made)).await?;
     let mut offset = 0;
     while offset < len {
         let piece = within(PIECE_TIMEOUT, connection.reader.next()).await?;
@@ -114,12 +114,12 @@ async fn receive_and_install(
             return Err(invalid("a snapshot's pieces don't add up"));
         }
         let (file, count) = (Arc::clone(&file), piece.len() as u64);
-        blocking::run(move || file.write_all_at(&piece, offset)).await?;
+        inner.environment.run(move || file.write_all_at(&piece, offset)).await?;
         offset += count;
     }
     let checked = Arc::clone(&file);
     let (read_meta, state) =
-        blocking::run(move || read_image(&mut FileReader::new(&*checked))).await?;
+        inner.environment.run(move || read_image(&mut FileReader::new(&*checked))).await?;
     if read_meta != meta {
         return Err(invalid("a snapshot's head isn't that of its image"));
     }

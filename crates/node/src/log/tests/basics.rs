@@ -13,7 +13,7 @@ fn a_new_log_is_empty_and_takes_any_first_index() {
     assert_eq!((log.state().first, log.state().last()), (0, None));
     assert_eq!(log.read(0..10, 100).unwrap(), []);
     append(&log, entries(7..9, 10, "a")).unwrap();
-    log.close();
+    log.close_now();
     assert_eq!(contents(&disk).unwrap().first, 7);
 }
 
@@ -28,7 +28,7 @@ fn what_was_called_back_is_there_at_the_next_start() {
     wait(|done| log.save_vote(Bytes::from_static(b"second"), done)).unwrap();
     log.note_committed(11, Bytes::from_static(b"eleven"));
     wait(|done| log.purge(3, Bytes::from_static(b"three"), done)).unwrap();
-    log.close();
+    log.close_now();
 
     let (log, recovered) = open(&disk);
     assert_eq!(recovered.vote.unwrap(), "second");
@@ -38,7 +38,7 @@ fn what_was_called_back_is_there_at_the_next_start() {
     let mut expected = entries(4..10, 300, "a");
     expected.extend(entries(10..15, 5, "b"));
     assert_eq!(log.read(0..u64::MAX, usize::MAX).unwrap(), expected);
-    log.close();
+    log.close_now();
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn reads_see_changes_before_they_are_durable() {
     expected.extend(entries(5..8, 900, "b"));
     assert_eq!(log.read(0..100, usize::MAX).unwrap(), expected);
     disk.release();
-    log.close();
+    log.close_now();
     assert_eq!(log.read(0..100, usize::MAX).unwrap(), expected);
 }
 
@@ -77,7 +77,7 @@ fn a_read_is_bounded_by_bytes_but_never_empty() {
         assert_eq!(read, entries(10..10 + read.len() as u64, 100, "a"));
     }
     assert_eq!(log.read(100..200, 1).unwrap(), []);
-    log.close();
+    log.close_now();
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_purge_beyond_the_newest_entry_moves_the_log_there() {
     // A snapshot of 100 is installed: the commit is known before the log has got there.
     log.note_committed(100, Bytes::from_static(b"hundred"));
     wait(|done| log.save_vote(Bytes::from_static(b"v"), done)).unwrap();
-    log.close();
+    log.close_now();
     assert_eq!(contents(&disk).unwrap().next(), 5);
 
     let (log, recovered) = open(&disk);
@@ -98,11 +98,11 @@ fn a_purge_beyond_the_newest_entry_moves_the_log_there() {
     assert_eq!((log.state().first, log.state().last()), (101, None));
     append(&log, entries(101..103, 20, "b")).unwrap();
     assert_eq!(log.read(0..200, 1_000).unwrap(), entries(101..103, 20, "b"));
-    log.close();
+    log.close_now();
     let (log, recovered) = open(&disk);
     assert_eq!(recovered.committed.unwrap(), "hundred");
     assert_eq!(log.read(0..200, 1_000).unwrap(), entries(101..103, 20, "b"));
-    log.close();
+    log.close_now();
 }
 
 #[test]
@@ -117,13 +117,13 @@ fn segments_are_used_again_and_keep_what_must_outlive_them() {
             wait(|done| log.purge(index - 20, Bytes::from_static(b"p"), done)).unwrap();
         }
     }
-    log.close();
+    log.close_now();
     // The two or three in use, one made ahead, two spares.
     assert!(disk.names().len() <= 6, "{:?}", disk.names());
     let (log, recovered) = open(&disk);
     assert_eq!(recovered.vote.unwrap(), "early");
     assert_eq!(log.read(0..u64::MAX, usize::MAX).unwrap(), entries(371..400, 200, "a"));
-    log.close();
+    log.close_now();
 }
 
 #[test]
@@ -136,10 +136,10 @@ fn an_entry_larger_than_a_segment_gets_one_of_its_own() {
     expected.extend(entries(4..6, 100, "a"));
     append(&log, expected.clone()).unwrap();
     assert_eq!(log.read(0..10, usize::MAX).unwrap(), expected);
-    log.close();
+    log.close_now();
     let (log, _) = open(&disk);
     assert_eq!(log.read(0..10, usize::MAX).unwrap(), expected);
-    log.close();
+    log.close_now();
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn an_entry_out_of_order_is_a_fault() {
     append(&log, entries(0..3, 10, "a")).unwrap();
     let fault = append(&log, entries(4..5, 10, "a")).unwrap_err();
     assert!(fault.to_string().contains("entry 4 follows where 3 should"), "{fault}");
-    log.close();
+    log.close_now();
     assert_eq!(contents(&disk).unwrap().next(), 3);
 }
 
@@ -173,7 +173,7 @@ fn what_waits_during_one_sync_shares_the_next() {
     let stats = log.stats();
     assert_eq!((stats.syncs, stats.sync_age), (before + 2, None));
     assert!(stats.sync_time > Duration::ZERO);
-    log.close();
+    log.close_now();
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn many_threads_append_and_read_and_each_hears_in_the_order_of_the_log() {
     let heard: Vec<_> = receiver.iter().take((THREADS * EACH) as usize).collect();
     assert_eq!(heard, (0..THREADS * EACH).collect::<Vec<_>>());
     assert!(read.into_inner() > 0);
-    log.close();
+    log.close_now();
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn an_old_entry_is_read_while_its_segment_is_given_up() {
             newest = last;
         }
     });
-    log.close();
+    log.close_now();
 }
 
 #[test]
@@ -242,8 +242,8 @@ fn a_closed_log_refuses_and_still_reads() {
     let disk = TestDisk::default();
     let (log, _) = open(&disk);
     append(&log, entries(0..3, 10, "a")).unwrap();
-    log.close();
-    log.close();
+    log.close_now();
+    log.close_now();
     assert!(append(&log, entries(3..4, 10, "a")).is_err());
     assert_eq!(log.read(0..9, 1_000).unwrap(), entries(0..3, 10, "a"));
 }

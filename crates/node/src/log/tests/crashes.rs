@@ -40,7 +40,7 @@ fn any_subset_of_the_last_batch_may_be_missing() {
         let all = contents_of(&log);
         let cut = disk.after_power_cut(disk.operations(), &mut || chance.fate());
         disk.release();
-        log.close();
+        log.close_now();
 
         let found = contents(&cut).unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
         assert!(found == before || found == all, "seed {seed}: whole or not at all");
@@ -62,7 +62,7 @@ fn come_back(disk: &TestDisk, found: &Contents, seed: u64, chance: &mut Chance) 
         let all = contents_of(&log);
         let cut = disk.after_power_cut(disk.operations(), &mut || chance.fate());
         disk.release();
-        log.close();
+        log.close_now();
         let found = contents(&cut).unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
         assert!(found == known || found == all, "seed {seed}, round {round}: {found:?}");
         (disk, known) = (cut, found);
@@ -92,7 +92,7 @@ fn a_power_cut_during_the_cut_changes_nothing() {
             if sectors == 2 { Fate::Lost } else { Fate::Kept }
         });
         disk.release();
-        log.close();
+        log.close_now();
 
         assert_eq!(contents(&torn).unwrap(), before);
         for operations in 0..=torn.operations() {
@@ -265,7 +265,7 @@ proptest! {
             let seen = log.read(0..u64::MAX, usize::MAX).expect("intact");
             let seen: Vec<_> = seen.into_iter().map(|entry| entry.body).collect();
             prop_assert_eq!(&seen, &model.now().entries);
-            log.close();
+            log.close_now();
 
             let operations = chance.next() as usize % (disk.operations() + 1);
             let calls = heard.lock();
@@ -294,7 +294,7 @@ fn a_power_cut_at_any_operation_of_a_log_that_goes_round() {
         }
         model.perform(&Step::Wait, &log, &disk, &heard);
     }
-    log.close();
+    log.close_now();
     let calls = heard.lock().clone();
     let mut chance = Chance(42);
     for operations in 0..=disk.operations() {

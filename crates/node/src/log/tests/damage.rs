@@ -44,7 +44,7 @@ fn story(is_committed: bool) -> Story {
     }
     // As a crash leaves it: closing would add a batch that vouches for the last one.
     let crashed = disk.copy();
-    log.close();
+    log.close_now();
     Story { disk: crashed, chapters }
 }
 
@@ -139,7 +139,7 @@ fn a_cut_below_the_recorded_commit_is_refused() {
     let (log, _) = open(&disk);
     wait(|done| log.save_vote(Bytes::from_static(b"v"), done)).unwrap();
     log.truncate_after(Some(3), |_| {});
-    log.close();
+    log.close_now();
     let fault = contents(&disk).expect_err("entry 4 was committed");
     assert!(fault.to_string().contains("entries up to 4 were committed"), "{fault}");
 }
@@ -178,7 +178,7 @@ fn a_bit_turned_in_any_older_segment_is_refused() {
         append(&log, vec![entry(index, 350, "a")]).unwrap();
         wait(|done| log.save_vote(Bytes::from(index.to_string()), done)).unwrap();
     }
-    log.close();
+    log.close_now();
     let whole = contents(&disk).unwrap();
     assert!(disk.names().contains(&segment(3)));
     for number in 1..3 {
@@ -204,7 +204,7 @@ fn a_missing_segment_is_refused() {
     }
     wait(|done| log.purge(15, Bytes::new(), done)).unwrap();
     append(&log, entries(60..62, 10, "a")).unwrap();
-    log.close();
+    log.close_now();
     let segments = disk.names().into_iter().filter(|path| path.extension() == Some("log".as_ref()));
     let segments: Vec<_> = segments.collect();
     assert!(segments.len() >= 4 && !segments.contains(&segment(1)), "{segments:?}");
@@ -223,7 +223,7 @@ fn a_log_whose_beginning_was_given_up_is_never_empty() {
     let (log, _) = open(&disk);
     append(&log, entries(0..30, 350, "a")).unwrap();
     wait(|done| log.purge(29, Bytes::new(), done)).unwrap();
-    log.close();
+    log.close_now();
     let only = disk.names().into_iter().find(|path| path.extension() == Some("log".as_ref()));
     let only = only.expect("the newest segment");
     assert_ne!(only, segment(1));

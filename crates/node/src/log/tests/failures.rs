@@ -33,7 +33,7 @@ fn the_first_failed_write_or_sync_is_final() {
             assert_eq!(log.stats().fault.unwrap().to_string(), fault.to_string());
             assert_eq!(disk.operations(), operations, "nothing is tried again");
             assert_eq!(log.read(0..3, 1_000).unwrap(), entries(0..3, 100, "a"));
-            log.close();
+            log.close_now();
 
             let disk = disk.after_power_cut(disk.operations(), &mut || Fate::Lost);
             let found = contents(&disk).unwrap();
@@ -61,7 +61,7 @@ fn everything_that_waits_behind_a_failure_hears_of_it_in_order() {
     disk.release();
     let heard: Vec<_> = receiver.iter().take(20).collect();
     assert_eq!(heard, (0..20).map(|index| (index, index == 0)).collect::<Vec<_>>());
-    log.close();
+    log.close_now();
 }
 
 /// After a failed fsync the kernel shows the data and counts it as clean: a process that starts
@@ -73,7 +73,7 @@ fn what_a_failed_sync_left_in_the_cache_is_made_durable_before_it_is_believed() 
     append(&log, entries(0..2, 100, "a")).unwrap();
     disk.fail(Failure::Sync(1), Errno::IO);
     append(&log, entries(2..4, 700, "a")).unwrap_err();
-    log.close();
+    log.close_now();
 
     let seen = contents(&disk).unwrap();
     assert_eq!(seen.next(), 4, "the cache has it");
@@ -97,7 +97,7 @@ fn a_sync_that_does_not_return_shows_its_age() {
     assert!(receiver.try_recv().is_err(), "it isn't durable");
     disk.release();
     receiver.recv().unwrap().unwrap();
-    log.close();
+    log.close_now();
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_full_disk_is_a_fault_and_nothing_is_lost() {
     };
     let (called_back, fault) = fill(&log);
     assert!(fault.to_string().contains("No space left"), "{fault}");
-    log.close();
+    log.close_now();
     assert_eq!(contents(&disk).unwrap().entries.len() as u64, called_back);
     assert_eq!(disk.environment().disk.free_bytes(directory()).unwrap(), 0);
 
@@ -124,7 +124,7 @@ fn a_full_disk_is_a_fault_and_nothing_is_lost() {
     disk.set_capacity(7 * SEGMENT_BYTES_MIN);
     let (log, _) = open(&disk);
     assert!(fill(&log).0 > called_back);
-    log.close();
+    log.close_now();
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_purge_makes_room_on_a_disk_that_was_too_full_for_another_segment() {
         append(&log, vec![entry(index, 333, "a")]).unwrap();
         wait(|done| log.purge(index.saturating_sub(3), Bytes::new(), done)).unwrap();
     }
-    log.close();
+    log.close_now();
 }
 
 /// A file system of 8 MiB in memory, mounted for as long as this lives.
@@ -179,11 +179,11 @@ fn a_real_file_system_runs_full() {
         }
     };
     assert!(fault.to_string().contains("No space left"), "{fault}");
-    log.close();
+    log.close_now();
 
     let (log, _) = open().unwrap();
     let found = log.read(0..u64::MAX, usize::MAX).unwrap();
     assert_eq!(found, entries(0..called_back, 5_000, "a"));
     assert!(called_back > 1_200, "{called_back} entries of 5 KB in 8 MiB");
-    log.close();
+    log.close_now();
 }

@@ -60,7 +60,7 @@ fn open(disk: &TestDisk) -> (Log, Recovered) {
 fn contents(disk: &TestDisk) -> Result<Contents, Fault> {
     let (log, recovered) = Log::open(directory(), SMALL, &disk.environment())?;
     let contents = Contents::of(&log, &recovered);
-    log.close();
+    log.close_now();
     Ok(contents)
 }
 
