@@ -13,6 +13,7 @@ use crate::conversation::{Conversation, Conversations};
 use crate::embedded::Starter;
 use crate::error::Error;
 use crate::lock::LockRequest;
+use crate::network::{Network, SystemNetwork};
 use crate::session::{Session, SessionInfo};
 use crate::settings::{
     CONNECT_TIMEOUT_DEFAULT, CONNECT_TIMEOUT_MAX, Settings, TTL_DEFAULT, TTL_MAX, TTL_MIN,
@@ -57,6 +58,7 @@ pub struct ClientBuilder {
     owner: Option<Owner>,
     connect_timeout: Duration,
     clock: Arc<dyn Clock>,
+    network: Arc<dyn Network>,
     starter: Option<Arc<dyn Starter>>,
 }
 
@@ -80,6 +82,7 @@ impl Client {
             owner: None,
             connect_timeout: CONNECT_TIMEOUT_DEFAULT,
             clock: Arc::new(SystemClock),
+            network: Arc::new(SystemNetwork),
             starter: None,
         }
     }
@@ -183,6 +186,12 @@ impl ClientBuilder {
         self
     }
 
+    /// Another way to the servers than the system's, for a simulator.
+    pub fn network(mut self, network: Arc<dyn Network>) -> Self {
+        self.network = network;
+        self
+    }
+
     /// Reaches one of the servers. No session is opened yet.
     ///
     /// # Errors
@@ -217,6 +226,7 @@ impl ClientBuilder {
             owner,
             connect_timeout: self.connect_timeout.min(CONNECT_TIMEOUT_MAX),
             clock: self.clock,
+            network: self.network,
             starter: self.starter,
         })
     }

@@ -79,6 +79,12 @@ pub trait Clock: Send + Sync + fmt::Debug + 'static {
         Moment { boottime: self.boottime(), wall_nanos: self.wall_nanos() }
     }
 
+    /// Which boot of which machine this clock counts from. A server that names the same one reads
+    /// the same clock; empty if that can't be known.
+    fn boot_id(&self) -> String {
+        String::new()
+    }
+
     /// A new alarm of this clock, made inside the runtime that will poll it.
     ///
     /// # Errors
@@ -106,6 +112,11 @@ impl Clock for SystemClock {
     fn wall_nanos(&self) -> u64 {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn boot_id(&self) -> String {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        id.trim().to_owned()
     }
 
     fn alarm(&self) -> io::Result<Box<dyn Alarm>> {

@@ -32,11 +32,6 @@ use crate::requests::Delivery;
 use crate::session::{Phase, Shared, State};
 use crate::socket::{Input, Socket, write_frame};
 
-/// The first pause before an endpoint is tried again; it doubles with each round.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-
 /// The task. [`Driver::run`] ends when the session is over.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
@@ -282,7 +277,7 @@ impl Driver {
         self.endpoint = (self.endpoint + 1) % endpoints;
         let round = self.failures / u32::try_from(endpoints).unwrap_or(u32::MAX);
         self.failures = self.failures.saturating_add(1);
-        let pause = if round == 0 { Duration::ZERO } else { pause(round) };
+        let pause = if round == 0 { Duration::ZERO } else { self.shared.settings.pause(round) };
         self.link = Link::Down(now.boottime + pause);
     }
 
@@ -304,7 +299,8 @@ impl Driver {
 
     /// The servers know the session, and have tied it to this connection.
     fn attached(&mut self, session: &native::SessionState, state: &mut State, now: Moment) {
-        state.is_same_boot = !session.boot_id.is_empty() && session.boot_id == boot_id();
+        let boot_id = self.shared.settings.clock.boot_id();
+        state.is_same_boot = !boot_id.is_empty() && session.boot_id == boot_id;
         // Renewing comes before everything else that waited for the connection.
         self.beat(state, now);
         if matches!(state.phase, Phase::Opening) {
@@ -332,19 +328,4 @@ impl Driver {
 fn end_session(shared: &Shared) -> request::Body {
     let (session, secret) = (shared.id.0, shared.secret.to_vec());
     request::Body::EndSession(native::EndSession { session, secret })
-}
-
-/// A pause before attempt `round` (from 1 on): doubling, and varied by half so that clients which
-/// lost the same server don't come back in step.
-pub(crate) fn pause(round: u32) -> Duration {
-    let full = PAUSE_MIN.saturating_mul(1 << round.min(10)).min(PAUSE_MAX);
-    // Without random bits the clients come back in step, and no worse.
-    let chance = getrandom::u32().unwrap_or(u32::MAX);
-    full / 2 + (full / 2).mul_f64(f64::from(chance) / f64::from(u32::MAX))
-}
-
-/// The id of this machine's boot; empty where there is none.
-fn boot_id() -> String {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.trim().to_owned()
 }

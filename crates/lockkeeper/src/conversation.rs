@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use crate::connection::pause;
 use crate::error::Error;
 use crate::settings::Settings;
 use crate::socket::{Input, Socket, try_write_frame};
@@ -87,7 +86,7 @@ impl Conversations {
                 Err(Failed::ForGood(error)) => return Err(error),
                 Err(Failed::ForNow(error)) => {
                     round += 1;
-                    let again = Instant::now() + pause(round);
+                    let again = Instant::now() + settings.pause(round);
                     if again >= until {
                         return Err(error);
                     }
@@ -132,7 +131,7 @@ impl Conversation {
                     conversations.endpoint.fetch_add(1, Ordering::Relaxed);
                     tries += 1;
                     let round = u32::try_from(tries / endpoints.len()).unwrap_or(u32::MAX);
-                    let pause = if round == 0 { Duration::ZERO } else { pause(round) };
+                    let pause = if round == 0 { Duration::ZERO } else { settings.pause(round) };
                     // Waiting doesn't turn another program into a server.
                     let is_hopeless = round > 0 && matches!(error, Error::Protocol { .. });
                     if is_hopeless || Instant::now() + pause >= until {

@@ -107,6 +107,7 @@ mod error;
 mod guard;
 mod lease;
 mod lock;
+pub mod network;
 mod requests;
 mod session;
 mod settings;

@@ -22,7 +22,7 @@ use crate::clock::{Boottime, Moment};
 use crate::error::{Error, LossReason};
 use crate::lease::{self, Lease};
 use crate::requests::{Answer, Delivery, NewsTo, ReplyTo, Requests};
-use crate::settings::{Settings, random};
+use crate::settings::Settings;
 use crate::socket::write_frame;
 use crate::views::{QueueView, SessionId};
 
@@ -138,10 +138,13 @@ impl Session {
 
     /// A new session, with an id that no other has. Nothing is sent before its task runs.
     pub(crate) fn new(settings: &Arc<Settings>) -> Result<(Self, Arc<Shared>), Error> {
+        let mut secret = [0; 16];
+        secret[..8].copy_from_slice(&settings.random()?.to_ne_bytes());
+        secret[8..].copy_from_slice(&settings.random()?.to_ne_bytes());
         let shared = Arc::new(Shared {
             // 0 means "not said" in the protocol.
-            id: SessionId(u64::from_ne_bytes(random()?).max(1)),
-            secret: random()?,
+            id: SessionId(settings.random()?.max(1)),
+            secret,
             settings: Arc::clone(settings),
             state: Mutex::new(State {
                 phase: Phase::Opening,

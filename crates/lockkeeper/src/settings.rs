@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::embedded::Starter;
 use crate::error::Error;
+use crate::network::Network;
 use crate::url::Target;
 use crate::views::Owner;
 
@@ -21,6 +22,11 @@ pub(crate) const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// The longest time to look for one; more means this.
 pub(crate) const CONNECT_TIMEOUT_MAX: Duration = TTL_MAX;
 
+/// The first pause before an endpoint is tried again; it doubles with each round.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
 /// Everything a client was told.
 pub(crate) struct Settings {
     pub(crate) url: String,
@@ -29,6 +35,7 @@ pub(crate) struct Settings {
     pub(crate) owner: Owner,
     pub(crate) connect_timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) network: Arc<dyn Network>,
     pub(crate) starter: Option<Arc<dyn Starter>>,
 }
 
@@ -36,6 +43,21 @@ impl Settings {
     /// The endpoints as people know them.
     pub(crate) fn endpoint_names(&self) -> Vec<String> {
         self.target.endpoints.iter().map(ToString::to_string).collect()
+    }
+
+    /// Random bits from the world.
+    pub(crate) fn random(&self) -> Result<u64, Error> {
+        let none = |error| Error::Config(format!("the system gives no random bits: {error}"));
+        self.network.random().map_err(none)
+    }
+
+    /// A pause before attempt `round` (from 1 on): doubling, and varied by half so that clients
+    /// which lost the same server don't come back in step.
+    pub(crate) fn pause(&self, round: u32) -> Duration {
+        let full = PAUSE_MIN.saturating_mul(1 << round.min(10)).min(PAUSE_MAX);
+        // Without random bits the clients come back in step, and no worse.
+        let chance = self.network.random().unwrap_or(u64::MAX) >> 32;
+        full / 2 + (full / 2).mul_f64(chance as f64 / f64::from(u32::MAX))
     }
 
     /// The error of having reached no server.
@@ -54,12 +76,4 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings").field("url", &self.url).field("ttl", &self.ttl).finish()
     }
-}
-
-/// Random bytes from the operating system.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Error::Config(format!("the system gives no random bytes: {error}")))?;
-    Ok(bytes)
 }

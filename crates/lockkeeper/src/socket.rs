@@ -1,15 +1,14 @@
 //! A connection to one listener, and frames on it.
 
-use std::io;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use lockkeeper_wire::native::{self, Frames, Request, Response};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 
 use crate::embedded;
 use crate::error::Error;
+use crate::network::Connection;
 use crate::settings::Settings;
 use crate::url::Endpoint;
 
@@ -20,11 +19,8 @@ const READ_BYTES: usize = 64 << 10;
 /// the request fits into a frame.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 
-/// The two halves of a connection. What it is made of is decided once per connection.
-pub(crate) struct Socket {
-    pub(crate) reader: Box<dyn AsyncRead + Send + Unpin>,
-    pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
-}
+/// A connection on which the protocol is spoken.
+pub(crate) type Socket = Connection;
 
 impl Socket {
     /// Connects to one endpoint within `limit`; starts the embedded node if that is what lacks.
@@ -58,7 +54,8 @@ impl Socket {
         let attempt = async {
             match endpoint {
                 Endpoint::Tcp(host, port) => {
-                    Self::tcp(host, *port).await.map_err(|e| e.to_string())
+                    let network = &settings.network;
+                    network.connect(host, *port).await.map_err(|e| e.to_string())
                 }
                 Endpoint::Unix(path) => {
                     if settings.target.is_embedded {
@@ -74,14 +71,6 @@ impl Socket {
             Ok(done) => done.map_err(|why| format!("{endpoint}: {why}")),
             Err(_) => Err(format!("{endpoint}: no answer within {} ms", limit.as_millis())),
         }
-    }
-
-    async fn tcp(host: &str, port: u16) -> io::Result<Self> {
-        let stream = TcpStream::connect((host, port)).await?;
-        // Requests are gathered here already; the kernel must not wait for more of them.
-        stream.set_nodelay(true)?;
-        let (reader, writer) = stream.into_split();
-        Ok(Self { reader: Box::new(reader), writer: Box::new(writer) })
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper_wire::native::{refused, response};
 
-use super::{Driver, Link, pause};
+use super::{Driver, Link};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::requests::Verdict;
@@ -175,7 +175,7 @@ impl Driver {
         }
         if self.resend_at.is_none() {
             self.postponements = self.postponements.saturating_add(1);
-            self.resend_at = Some(now.boottime + pause(self.postponements));
+            self.resend_at = Some(now.boottime + self.shared.settings.pause(self.postponements));
         }
         Ok(())
     }
