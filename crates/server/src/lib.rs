@@ -19,4 +19,5 @@ mod socket;
 mod transitions;
 
 pub use config::{ConfigError, LogFormat, Network, ServerConfig, Settings};
+pub use native::Native;
 pub use server::{Server, StartError};

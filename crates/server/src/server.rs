@@ -20,7 +20,7 @@ use crate::limits::{FAREWELL_TIMEOUT, HANDOVER_TIMEOUT};
 use crate::metrics::Metrics;
 use crate::socket::{Listener, Protocol, Socket, prepare, protocol, read_some};
 use crate::transitions::Transitions;
-use crate::{boot, http, native};
+use crate::{Native, boot, http};
 
 /// A running node with its front ends.
 ///
@@ -36,11 +36,8 @@ pub struct Server {
 }
 
 /// What all connections share.
-pub(crate) struct Front {
-    pub(crate) node: NodeHandle,
-    pub(crate) ttl_ms_max: u32,
-    pub(crate) idle_timeout: Duration,
-    pub(crate) stopping: watch::Sender<bool>,
+struct Front {
+    native: Native,
     handshake_timeout: Duration,
     accepting: watch::Sender<bool>,
     connections: Arc<Connections>,
@@ -69,21 +66,19 @@ impl Server {
         let connections = Arc::new(Connections::new(config.connections_max));
         let metrics = Arc::new(Metrics::new(node.clone(), Arc::clone(&connections)));
         Transitions::follow(&node, &metrics);
-        let stopping = watch::Sender::new(false);
-        let (http, http_ended) =
-            http::start(node.clone(), metrics, stopping.subscribe()).map_err(StartError::Http)?;
+        let native =
+            Native { idle_timeout: config.idle_timeout, ..Native::new(node.clone(), ttl_max) };
+        let (http, http_ended) = http::start(node.clone(), metrics, native.stopping.subscribe())
+            .map_err(StartError::Http)?;
         let front = Arc::new(Front {
-            node,
-            ttl_ms_max: u32::try_from(ttl_max.as_millis()).unwrap_or(u32::MAX),
-            idle_timeout: config.idle_timeout,
-            stopping,
+            native,
             handshake_timeout: config.handshake_timeout,
             accepting: watch::Sender::new(true),
             connections,
             http,
         });
         let addresses: Vec<String> = listeners.iter().map(ToString::to_string).collect();
-        tracing::info!(node = front.node.status().id, ?addresses, "serving clients");
+        tracing::info!(node = front.native.node.status().id, ?addresses, "serving clients");
         Ok(Self {
             addresses,
             tcp_address: listeners.iter().find_map(Listener::tcp_address),
@@ -102,7 +97,7 @@ impl Server {
     /// The node behind the front ends.
     #[must_use]
     pub fn node(&self) -> &NodeHandle {
-        &self.front.node
+        &self.front.native.node
     }
 
     /// Where clients are awaited: `host:port`, or `unix:` and a path.
@@ -120,7 +115,7 @@ impl Server {
 
     /// Completes when the node has become unfit; the process should say why and exit.
     pub async fn fault(&self) -> Fault {
-        self.front.node.fault().await
+        self.front.native.node.fault().await
     }
 
     /// Completes when there has been no connection for the configured time, and no session is
@@ -134,7 +129,7 @@ impl Server {
                 _ = open.wait_for(|count| *count > 0) => {}
                 () = sleep(idle_for) => {
                     // A session without a connection waits for its client or its lease's end.
-                    let sessions = self.front.node.query(|state, _| state.counts().sessions);
+                    let sessions = self.front.native.node.query(|state, _| state.counts().sessions);
                     if sessions == 0 {
                         return;
                     }
@@ -153,17 +148,17 @@ impl Server {
         for task in accepting {
             let _ = task.await;
         }
-        let status = front.node.status();
+        let status = front.native.node.status();
         let voters = status.members.iter().filter(|member| member.is_voter).count();
         if status.leader == Some(status.id) && voters > 1 {
-            match timeout(HANDOVER_TIMEOUT, front.node.transfer_leadership(None)).await {
+            match timeout(HANDOVER_TIMEOUT, front.native.node.transfer_leadership(None)).await {
                 Ok(Ok(to)) => tracing::info!(to, "handed leadership over"),
                 Ok(Err(error)) => tracing::warn!(%error, "leadership was not handed over"),
                 Err(_) => tracing::warn!("leadership was not handed over in time"),
             }
         }
-        front.node.stop().await;
-        front.stopping.send_replace(true);
+        front.native.node.stop().await;
+        front.native.stopping.send_replace(true);
         let mut open = front.connections.watch();
         let _ = timeout(2 * FAREWELL_TIMEOUT, open.wait_for(|count| *count == 0)).await;
         let http_ended = self.http_ended.lock().take();
@@ -224,7 +219,7 @@ async fn greet(socket: Socket, admission: Admission, front: Arc<Front>) {
     let (mut stream, from) = match socket {
         Socket::Tcp(stream, from) => (stream, from),
         Socket::Unix(stream) => {
-            return native::serve(stream, BytesMut::new(), deadline, &front).await;
+            return front.native.serve_greeted(stream, BytesMut::new(), deadline).await;
         }
     };
     if let Err(error) = prepare(&stream) {
@@ -244,7 +239,7 @@ async fn greet(socket: Socket, admission: Admission, front: Arc<Front>) {
         }
     };
     match spoken {
-        Protocol::Native => native::serve(stream, input, deadline, &front).await,
+        Protocol::Native => front.native.serve_greeted(stream, input, deadline).await,
         Protocol::Http => front.http.hand_over(stream, input, admission),
         Protocol::Http2 => {
             if let Ok(stream) = stream.into_std() {

@@ -10,47 +10,49 @@ use lockkeeper_wire::native::{Frames, VERSION, take_greeting};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::Native;
 use super::outbox::{Outbox, Turn};
 use super::requests::Requests;
 use crate::limits::{FAREWELL_TIMEOUT, WRITE_TIMEOUT};
-use crate::server::Front;
 use crate::socket::read_some;
 
-/// Serves one client from its greeting, of which `input` was read already, to its end. The
-/// greeting must be complete at `deadline`.
-pub(crate) async fn serve<S>(socket: S, mut input: BytesMut, deadline: Instant, front: &Front)
-where
-    S: AsyncRead + AsyncWrite + Send + 'static,
-{
-    let (mut reader, mut writer) = tokio::io::split(socket);
-    let greeting = timeout_at(deadline, read_greeting(&mut reader, &mut input)).await;
-    let Ok(Ok(greeting)) = greeting else {
-        // Silent, half-open or gone: there is nobody to talk to.
-        return;
-    };
-    let outbox = Arc::new(Outbox::greeting());
-    let requests = Requests::new(front.node.clone(), Arc::clone(&outbox), front.ttl_ms_max);
-    let reading = async {
-        let farewell = match refuse(greeting) {
-            None => read(&mut reader, input, &requests, front).await,
-            refused => refused,
+impl Native {
+    /// Serves one client from its greeting, of which `input` was read already, to its end. The
+    /// greeting must be complete at `deadline`.
+    pub(crate) async fn serve_greeted<S>(&self, socket: S, mut input: BytesMut, deadline: Instant)
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let (mut reader, mut writer) = tokio::io::split(socket);
+        let greeting = timeout_at(deadline, read_greeting(&mut reader, &mut input)).await;
+        let Ok(Ok(greeting)) = greeting else {
+            // Silent, half-open or gone: there is nobody to talk to.
+            return;
         };
-        outbox.finish(farewell.as_deref());
-        std::future::pending::<Infallible>().await
-    };
-    let cut_off = async {
-        outbox.is_closing().await;
-        sleep(FAREWELL_TIMEOUT).await;
-    };
-    let has_heard_all = tokio::select! {
-        never = reading => match never {},
-        () = cut_off => false,
-        // An error means that the client is gone, which needs no words.
-        written = write(&mut writer, &requests) => written.is_ok(),
-    };
-    requests.leave();
-    if has_heard_all {
-        linger(&mut reader).await;
+        let outbox = Arc::new(Outbox::greeting());
+        let requests = Requests::new(self.node.clone(), Arc::clone(&outbox), self.ttl_ms_max);
+        let reading = async {
+            let farewell = match refuse(greeting) {
+                None => read(&mut reader, input, &requests, self).await,
+                refused => refused,
+            };
+            outbox.finish(farewell.as_deref());
+            std::future::pending::<Infallible>().await
+        };
+        let cut_off = async {
+            outbox.is_closing().await;
+            sleep(FAREWELL_TIMEOUT).await;
+        };
+        let has_heard_all = tokio::select! {
+            never = reading => match never {},
+            () = cut_off => false,
+            // An error means that the client is gone, which needs no words.
+            written = write(&mut writer, &requests) => written.is_ok(),
+        };
+        requests.leave();
+        if has_heard_all {
+            linger(&mut reader).await;
+        }
     }
 }
 
@@ -92,12 +94,12 @@ async fn read(
     reader: &mut (impl AsyncRead + Unpin),
     input: BytesMut,
     requests: &Requests,
-    front: &Front,
+    native: &Native,
 ) -> Option<String> {
     let mut frames = Frames::of_requests(input);
-    let mut stopping = front.stopping.subscribe();
+    let mut stopping = native.stopping.subscribe();
     let mut stopped = pin!(stopping.wait_for(|is_stopping| *is_stopping));
-    let mut idle = pin!(sleep(front.idle_timeout));
+    let mut idle = pin!(sleep(native.idle_timeout));
     let mut was_idle = true;
     loop {
         let mut taken = false;
@@ -129,7 +131,7 @@ async fn read(
                     return Some("neither session nor request for a while".to_owned());
                 }
                 was_idle = true;
-                idle.as_mut().reset(Instant::now() + front.idle_timeout);
+                idle.as_mut().reset(Instant::now() + native.idle_timeout);
             }
         }
     }
