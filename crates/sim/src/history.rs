@@ -22,8 +22,65 @@ pub struct History {
     /// What clients saw and did, in the order of true time.
     pub seen: Vec<Entry>,
     /// What the log says happened to locks and sessions, in the log's order. Replicas must agree on
-    /// it; empty where it can't be had (real processes: the clients' side has to do).
+    /// it; empty where it can't be had (real processes: the clients' side has to do). If it is not
+    /// empty it is complete: a grant that isn't in it has never been made.
     pub log: Vec<Transition>,
+    /// Stretches of the log in which nothing is granted: the silence after a restore.
+    pub silences: Vec<Silence>,
+    /// What replicas' states were, at some index each. Any order.
+    pub digests: Vec<Digest>,
+    /// Who was seen to lead. Any order.
+    pub leaders: Vec<Leadership>,
+    /// Which entries each node knew to be committed. Any order; a node may say one again, and does
+    /// when it has restarted.
+    pub commits: Vec<Commit>,
+    /// How long the cluster may take, once all is calm, for what it owes: see `judge::liveness`.
+    /// `None` for the default. Longer than the longest lease in the history.
+    pub bound: Option<Nanos>,
+}
+
+/// A stretch of the log in which nothing is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// The first index of it.
+    pub from: u64,
+    /// The index of the entry that ended it, whose own grants are lawful; `u64::MAX` if none did.
+    pub until: u64,
+}
+
+/// What a replica's state was after it had applied the log up to an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// Which replica.
+    pub node: u64,
+    /// The index.
+    pub index: u64,
+    /// A digest of its snapshot's bytes.
+    pub digest: u64,
+}
+
+/// Somebody was seen to lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leadership {
+    /// When.
+    pub at: Nanos,
+    /// Who.
+    pub node: u64,
+    /// In which term.
+    pub term: u64,
+}
+
+/// An entry that a node knew to be committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// Who knew it.
+    pub node: u64,
+    /// The entry's index.
+    pub index: u64,
+    /// The entry's term.
+    pub term: u64,
+    /// A digest of the entry's bytes.
+    pub digest: u64,
 }
 
 /// One observation and its time.
@@ -110,15 +167,16 @@ pub enum Seen {
         /// How.
         why: GiveUp,
     },
-    /// An operator passed a hold on at once, and took the risk: what its holder still believes
-    /// after this is exempt.
+    /// An operator is about to pass a hold on at once, and takes the risk: what its holder still
+    /// believes after this is exempt. Seen before the command is sent, not when it is answered.
     Forced {
         /// Which lock.
         lock: String,
         /// The token of the hold that was taken away.
         token: Token,
     },
-    /// A resource that checks tokens answered a write made under a hold.
+    /// A resource that checks tokens answered a write made under a hold. Several of one lock stand
+    /// in the order in which the resource decided them.
     Wrote {
         /// Which lock guards it.
         lock: String,

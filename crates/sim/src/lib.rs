@@ -6,7 +6,13 @@
 //!
 //! **Invariant.** A seed and a commit decide everything.
 
+pub mod chance;
+pub mod core_hunt;
 pub mod history;
 pub mod judge;
 
-pub use history::{Attempt, ClientId, Entry, GiveUp, History, Nanos, Seen, Transition};
+pub use chance::Chance;
+pub use history::{
+    Attempt, ClientId, Commit, Digest, Entry, GiveUp, History, Leadership, Nanos, Seen, Silence,
+    Transition,
+};
