@@ -9,13 +9,13 @@ use openraft::entry::RaftEntry;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
 use openraft::{EntryPayload, OptionalSend};
 
-use crate::Fault;
 use crate::codec::Meta;
 use crate::inner::Inner;
 use crate::raft::{
     Batch, EntryOf, LogId, SnapshotMeta, SnapshotOf, StoredMembership, Types, term_of,
 };
 use crate::snapshot::{FileReader, SnapshotFile, SnapshotStore, read_image};
+use crate::{Applied, Fault};
 
 /// Applies what is committed. All of it happens on the node's thread, but for the snapshots' files.
 pub(crate) struct Applier {
@@ -51,20 +51,27 @@ impl Applier {
         let id = entry.log_id();
         let inner = &*self.inner;
         let mut replica = inner.replica.lock();
+        let (mut applied, mut events): (&[u8], _) = (&[], Vec::new());
         match &entry.payload {
             EntryPayload::Blank => {}
             EntryPayload::Normal(Batch(bytes)) => {
-                replica.apply(bytes, &inner.surroundings()).map_err(|fault| {
+                events = replica.apply(bytes, &inner.surroundings()).map_err(|fault| {
                     inner.fail(fault.clone());
                     io::Error::new(io::ErrorKind::InvalidData, fault.to_string())
                 })?;
                 inner.snapshots.count(bytes.len());
+                applied = bytes;
             }
             EntryPayload::Membership(members) => {
                 replica.membership = StoredMembership::new(Some(id), members.clone());
             }
         }
         replica.advance(id);
+        if let Some(observer) = &inner.environment.observer {
+            let (index, term) = (id.index(), term_of(&id));
+            let (bytes, state) = (applied, &replica.state);
+            observer.applied(Applied { index, term, bytes, events: &events, state });
+        }
         drop(replica);
         if term_of(&id) > self.term {
             self.term = term_of(&id);

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_core::{Event, StateMachine};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Nanoseconds on a clock that never goes back; only differences have meaning.
@@ -143,6 +144,30 @@ pub trait TransportListener: Send {
     fn local_address(&self) -> String;
 }
 
+/// An entry of the log that has just become part of a node's state.
+#[derive(Clone, Copy)]
+pub struct Applied<'a> {
+    /// Its index.
+    pub index: u64,
+    /// The term in which it was proposed.
+    pub term: u64,
+    /// Its bytes; empty if it concerns the replicas only.
+    pub bytes: &'a [u8],
+    /// What it did, in order.
+    pub events: &'a [Event],
+    /// The state after it.
+    pub state: &'a StateMachine,
+}
+
+/// Looks on while a node works, as a simulator's judges do. It is called on the node's thread with
+/// the state locked, and costs production a look whether there is one.
+pub trait Observer: Send + Sync + 'static {
+    /// An entry was applied: again, if the node has been restarted.
+    fn applied(&self, entry: Applied<'_>);
+    /// The node leads in this term, and has applied an entry of it.
+    fn leads(&self, term: u64);
+}
+
 /// Everything a node takes from the world.
 #[derive(Clone)]
 pub struct Environment {
@@ -156,6 +181,8 @@ pub struct Environment {
     pub transport: Arc<dyn Transport>,
     /// Where blocking work goes.
     pub threads: Threads,
+    /// Who looks on; nobody in production.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 impl std::fmt::Debug for Environment {

@@ -156,11 +156,19 @@ impl Inner {
         if replica.applied.is_some_and(|id| crate::raft::term_of(&id) == term) {
             self.deadlines.begin(term, &replica.state, self.now(), self.config.ttl_max);
             self.reigns.notify_one();
+            if let Some(observer) = &self.environment.observer {
+                observer.leads(term);
+            }
         }
     }
 
     pub(crate) fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings { batcher: &self.batcher, deadlines: &self.deadlines, now: self.now() }
+        Surroundings {
+            batcher: &self.batcher,
+            deadlines: &self.deadlines,
+            now: self.now(),
+            is_observed: self.environment.observer.is_some(),
+        }
     }
 
     /// Completes once `index` is applied here.

@@ -37,8 +37,8 @@ mod watchdog;
 
 pub use config::{Member, NodeConfig, NodeId, Start, Timers};
 pub use env::{
-    BoxFuture, Clock, DirectoryGuard, Disk, DiskFile, DiskStep, Environment, Monotonic, PeerStream,
-    Random, Threads, Transport, TransportListener,
+    Applied, BoxFuture, Clock, DirectoryGuard, Disk, DiskFile, DiskStep, Environment, Monotonic,
+    Observer, PeerStream, Random, Threads, Transport, TransportListener,
 };
 pub use error::{Fault, MembershipError, StartError, Unavailable};
 pub use node::{Attached, MemberStatus, NodeHandle, Sink, Status, WatchId};

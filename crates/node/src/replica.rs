@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lockkeeper_core::{Command, EndReason, Reply, SessionId, StateMachine};
+use lockkeeper_core::{Command, EndReason, Event, Reply, SessionId, StateMachine};
 use tokio::sync::oneshot;
 
 use crate::batcher::Batcher;
@@ -33,16 +33,23 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) batcher: &'a Batcher,
     pub(crate) deadlines: &'a Deadlines,
     pub(crate) now: Monotonic,
+    /// Whether somebody wants to hear of all events.
+    pub(crate) is_observed: bool,
 }
 
 impl Replica {
     /// Applies a batch: every command in order, each with its news first and its answer then.
+    /// Returns all events if it is observed, and else none.
     ///
     /// # Errors
     ///
     /// [`Fault::Internal`] if the bytes are no batch: a committed entry that this program can't
     /// read must not be skipped.
-    pub(crate) fn apply(&mut self, bytes: &Bytes, around: &Surroundings<'_>) -> Result<(), Fault> {
+    pub(crate) fn apply(
+        &mut self,
+        bytes: &Bytes,
+        around: &Surroundings<'_>,
+    ) -> Result<Vec<Event>, Fault> {
         let unreadable = || {
             Fault::Internal("a committed entry can't be read: is this an older version?".to_owned())
         };
@@ -51,6 +58,7 @@ impl Replica {
         let mut asks = asks.iter().flat_map(|asks| asks.iter());
         let Self { state, listeners, told, .. } = self;
         let mut events = Vec::new();
+        let mut observed = Vec::new();
         let mut rest = batch.commands;
         while !rest.is_empty() {
             let decoded = Command::decode(rest).ok_or_else(unreadable)?;
@@ -62,6 +70,9 @@ impl Replica {
                 listeners.tell(event, state, now, told);
             }
             around.deadlines.follow(&events, state, around.now);
+            if around.is_observed {
+                observed.extend_from_slice(&events);
+            }
             if let Some((sink, id)) = asks.next() {
                 if let (Command::OpenSession { session, .. }, Reply::Done) =
                     (&decoded.command, &reply)
@@ -73,7 +84,7 @@ impl Replica {
             }
         }
         told.flush();
-        Ok(())
+        Ok(observed)
     }
 
     /// An entry is in the state: whoever waits for it may go on.

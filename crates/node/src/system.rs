@@ -25,6 +25,7 @@ impl Environment {
             disk: Arc::new(SystemDisk),
             transport: Arc::new(SystemTransport),
             threads: Threads::Own,
+            observer: None,
         }
     }
 }
