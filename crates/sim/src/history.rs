@@ -3,6 +3,8 @@
 //! *True time* is one clock for the whole history: the simulator's, or `CLOCK_MONOTONIC` of the
 //! machine on which all processes run. No process under test ever reads it for a decision.
 
+use std::fmt;
+
 use lockkeeper_core::{Event, Mode, SessionId, Token};
 
 /// Nanoseconds of true time since the history began.
@@ -221,5 +223,17 @@ impl History {
     /// Adds an observation. Call it in the order of time.
     pub fn see(&mut self, at: Nanos, seen: Seen) {
         self.seen.push(Entry { at, seen });
+    }
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {}", self.0)
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "attempt {}", self.0)
     }
 }
