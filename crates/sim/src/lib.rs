@@ -9,7 +9,11 @@
 pub mod chance;
 pub mod core_hunt;
 pub mod history;
+pub mod hunt;
 pub mod judge;
+pub mod recorder;
+pub mod workload;
+pub mod world;
 
 pub use chance::Chance;
 pub use history::{

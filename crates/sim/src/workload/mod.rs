@@ -1,0 +1,27 @@
+//! What clients do. Each front end's clients are a file here; the world runs them all.
+
+pub mod native;
+
+use std::sync::Arc;
+
+use crate::chance::Chance;
+use crate::recorder::Recorder;
+use crate::world::{ClientNetwork, MachineClock};
+
+/// What a client's process has.
+pub struct Surroundings {
+    /// Its machine's clock.
+    pub clock: Arc<MachineClock>,
+    /// Its machine's sockets.
+    pub network: ClientNetwork,
+    /// Where it says what it sees.
+    pub recorder: Recorder,
+    /// Its own chance.
+    pub chance: Chance,
+    /// Its machine's name.
+    pub host: String,
+    /// The servers, as `host:port,…`.
+    pub servers: String,
+    /// Who the process's session is now, for whoever kills the process.
+    pub current: Arc<parking_lot::Mutex<Option<crate::ClientId>>>,
+}

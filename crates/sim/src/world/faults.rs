@@ -1,0 +1,391 @@
+//! What goes wrong in a world, and when.
+//!
+//! One fault after the other begins after a pause that chance decides, and most of them end after
+//! another one; several may be under way at a time. Each is of a kind that has a name, by which it
+//! is counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lockkeeper_node::{DiskStep, NodeId};
+
+use super::network::MachineId;
+use super::process::Condition;
+use super::{Counts, MILLI, NODES_MAX, SECOND, World, server};
+use crate::chance::Chance;
+use crate::{History, Nanos, Seen};
+
+/// The errors of a disk, as the system numbers them.
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+/// The schedule.
+pub(crate) struct Faults {
+    chance: Chance,
+    next: Nanos,
+    /// How long the pauses between two faults are at most in this world.
+    pause_max: Nanos,
+    /// What is to be mended, and when.
+    ends: BTreeMap<(Nanos, u64), Mend>,
+    begun: u64,
+    counts: BTreeMap<&'static str, u64>,
+    /// Members that were asked to be, by the world's own doing: founders and those added.
+    removed: BTreeSet<NodeId>,
+}
+
+/// How a fault ends.
+#[derive(Clone, Debug)]
+enum Mend {
+    Links(Vec<(MachineId, MachineId)>),
+    Stall(NodeId),
+    Room(NodeId),
+}
+
+/// Every kind of fault, and how often it comes compared with the others.
+const KINDS: [(&str, u64); 20] = [
+    ("kill-node", 10),
+    ("power-loss", 8),
+    ("power-loss-everywhere", 2),
+    ("stop-node", 4),
+    ("pause-node", 8),
+    ("swallow-one-way", 8),
+    ("swallow-link", 6),
+    ("isolate", 8),
+    ("split", 6),
+    ("reset", 6),
+    ("slow-link", 6),
+    ("slow-disk", 5),
+    ("stuck-disk", 3),
+    ("failing-disk", 3),
+    ("full-disk", 4),
+    ("pause-client", 8),
+    ("kill-client", 5),
+    ("clock-jump", 4),
+    ("transfer", 5),
+    ("snapshot", 5),
+];
+
+impl Faults {
+    pub(crate) fn new(mut chance: Chance) -> Self {
+        let pause_max = *chance.pick(&[500, 1_500, 4_000, 10_000]) * MILLI;
+        // The cluster comes into being first.
+        let next = 2 * SECOND + chance.below(2 * SECOND);
+        Self {
+            chance,
+            next,
+            pause_max,
+            ends: BTreeMap::new(),
+            begun: 0,
+            counts: BTreeMap::new(),
+            removed: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn end_all(&mut self) {
+        self.ends.clear();
+    }
+
+    fn until(&mut self, at: Nanos, mend: Mend) {
+        self.begun += 1;
+        self.ends.insert((at, self.begun), mend);
+    }
+
+    fn count(&mut self, kind: &'static str) {
+        *self.counts.entry(kind).or_default() += 1;
+    }
+
+    /// What happened, in numbers.
+    pub(crate) fn counts(&self, history: &History, simulated: Nanos) -> Counts {
+        let count = |is: fn(&Seen) -> bool| {
+            history.seen.iter().filter(|entry| is(&entry.seen)).count() as u64
+        };
+        let terms: BTreeSet<u64> = history.leaders.iter().map(|leader| leader.term).collect();
+        Counts {
+            simulated: Duration::from_nanos(simulated),
+            faults: self.counts.clone(),
+            held: count(|seen| matches!(seen, Seen::Held { .. })),
+            lost: count(|seen| matches!(seen, Seen::Lost { .. })),
+            entries: history.commits.iter().map(|commit| commit.index).max().unwrap_or(0),
+            terms: terms.len() as u64,
+        }
+    }
+}
+
+impl World {
+    /// Begins and ends what is due.
+    pub(super) fn trouble(&mut self) {
+        while let Some(entry) = self.faults.ends.first_entry()
+            && entry.key().0 <= self.now
+        {
+            let mend = entry.remove();
+            self.mend(&mend);
+        }
+        if self.now < self.faults.next {
+            return;
+        }
+        let pause_max = self.faults.pause_max;
+        self.faults.next = self.now + self.faults.chance.below(pause_max);
+        let all: u64 = KINDS.iter().map(|(_, weight)| weight).sum::<u64>() + MEMBERSHIP_WEIGHT;
+        let mut drawn = self.faults.chance.below(all);
+        for (kind, weight) in KINDS {
+            if drawn < weight {
+                return self.begin(kind);
+            }
+            drawn -= weight;
+        }
+        self.change_members();
+    }
+
+    fn mend(&mut self, mend: &Mend) {
+        self.recorder.note(self.now, &format!("ends: {mend:?}"));
+        match mend {
+            Mend::Links(links) => {
+                for &(from, to) in links {
+                    self.net.set_link(from, to, false, Duration::ZERO);
+                }
+            }
+            Mend::Stall(node) => self.server(*node).disk.stall(Duration::ZERO),
+            Mend::Room(node) => self.server(*node).disk.leave_room(None),
+        }
+    }
+
+    fn server(&mut self, node: NodeId) -> &mut server::Server {
+        &mut self.servers[node as usize - 1]
+    }
+
+    /// A node that is wanted: now and then the leader on purpose.
+    fn some_node(&mut self) -> NodeId {
+        if self.faults.chance.one_in(3)
+            && let Some(leader) = self.servers.iter().find(|server| server.leads())
+        {
+            return leader.node;
+        }
+        let wanted: Vec<NodeId> =
+            self.servers.iter().filter(|s| s.is_wanted()).map(|server| server.node).collect();
+        *self.faults.chance.pick(&wanted)
+    }
+
+    fn some_client(&mut self) -> MachineId {
+        let index = self.faults.chance.below(self.clients.len() as u64) as usize;
+        self.clients[index].machine
+    }
+
+    fn machine_of(&mut self, node: NodeId) -> MachineId {
+        self.server(node).machine
+    }
+
+    /// How long a fault lasts: mostly about an election or a lease, now and then long.
+    fn length(&mut self) -> Nanos {
+        let most = *self.faults.chance.pick(&[200, 1_000, 1_000, 4_000, 8_000]);
+        self.faults.chance.between(10, most) * MILLI
+    }
+
+    fn begin(&mut self, kind: &'static str) {
+        self.faults.count(kind);
+        let length = self.length();
+        let at = self.now + length;
+        match kind {
+            "kill-node" | "power-loss" => {
+                let node = self.some_node();
+                self.take_down(node, kind == "power-loss", length);
+            }
+            "power-loss-everywhere" => {
+                self.recorder.note(self.now, "power loss everywhere");
+                for node in 1..=NODES_MAX as NodeId {
+                    let rest = length + self.faults.chance.below(SECOND);
+                    self.take_down(node, true, rest);
+                }
+            }
+            "stop-node" => {
+                let node = self.some_node();
+                self.recorder.note(self.now, &format!("stop node {node}"));
+                let machine = self.machine_of(node);
+                let stopping = self.server(node).stopping();
+                self.machines[machine].run(stopping);
+            }
+            "pause-node" => {
+                let node = self.some_node();
+                let machine = self.machine_of(node);
+                self.pause(machine, at);
+            }
+            "pause-client" => {
+                let machine = self.some_client();
+                self.pause(machine, at);
+            }
+            "kill-client" => {
+                let machine = self.some_client();
+                self.recorder.note(self.now, &format!("kill client on machine {machine}"));
+                let is_silent = self.faults.chance.one_in(2);
+                self.kill(machine, is_silent, length);
+            }
+            "clock-jump" => self.jump_clock(),
+            "transfer" | "snapshot" => self.order(kind),
+            kind if kind.ends_with("disk") => self.trouble_disk(kind, at),
+            kind => self.trouble_links(kind, at),
+        }
+    }
+
+    fn take_down(&mut self, node: NodeId, loses_power: bool, rest: Nanos) {
+        let machine = self.machine_of(node);
+        if !self.machines[machine].is_up() {
+            return;
+        }
+        let is_silent = loses_power && self.faults.chance.one_in(2);
+        self.recorder.note(
+            self.now,
+            &format!("node {node} dies, loses power: {loses_power}, silent: {is_silent}"),
+        );
+        self.kill(machine, is_silent, rest);
+        if loses_power {
+            self.server(node).disk.lose_power();
+        }
+    }
+
+    fn pause(&mut self, machine: MachineId, until: Nanos) {
+        let machine = &mut self.machines[machine];
+        if machine.condition == Condition::Running {
+            machine.condition = Condition::Paused(until);
+            let what = format!("{} stands still until {until}", machine.name);
+            self.recorder.note(self.now, &what);
+        }
+    }
+
+    fn jump_clock(&mut self) {
+        let id = self.faults.chance.below(self.machines.len() as u64) as usize;
+        let far = *self.faults.chance.pick(&[1_000, 60_000, 31_536_000_000]);
+        let by = self.faults.chance.below(2 * far) as i64 - far as i64;
+        self.machines[id].wall_jump_ms.fetch_add(by, Ordering::Relaxed);
+        self.recorder.note(self.now, &format!("the wall clock of machine {id} jumps {by} ms"));
+    }
+
+    /// An order to a node: hand leadership over, or take a snapshot.
+    fn order(&mut self, kind: &str) {
+        let node = self.some_node();
+        let other = self.some_node();
+        self.recorder.note(self.now, &format!("order to node {node}: {kind} ({other})"));
+        let machine = self.machine_of(node);
+        let Some(handle) = self.server(node).handle() else { return };
+        let is_transfer = kind == "transfer";
+        self.machines[machine].run(async move {
+            // It may be refused, and the node may be anything by now.
+            if is_transfer {
+                let _ = handle.transfer_leadership(Some(other)).await;
+            } else {
+                let _ = handle.snapshot().await;
+            }
+        });
+    }
+
+    fn trouble_disk(&mut self, kind: &str, at: Nanos) {
+        let node = self.some_node();
+        self.recorder.note(self.now, &format!("{kind} at node {node}"));
+        let chance = &mut self.faults.chance;
+        match kind {
+            "slow-disk" => {
+                let stall = Duration::from_millis(chance.between(20, 400));
+                self.server(node).disk.stall(stall);
+                self.faults.until(at, Mend::Stall(node));
+            }
+            "stuck-disk" => {
+                let stall = Duration::from_millis(chance.between(1_000, 7_000));
+                let server = self.server(node);
+                server.disk.stall(stall);
+                server.may_fail = true;
+                self.faults.until(at, Mend::Stall(node));
+            }
+            "failing-disk" => {
+                let step = *chance.pick(&[DiskStep::LogWrite, DiskStep::LogSync]);
+                let error = *chance.pick(&[EIO, ENOSPC]);
+                let server = self.server(node);
+                server.disk.fail_next(step, error);
+                server.may_fail = true;
+            }
+            _ => {
+                let free = chance.below(256 << 10);
+                let server = self.server(node);
+                server.disk.leave_room(Some(free));
+                server.may_fail = true;
+                self.faults.until(at, Mend::Room(node));
+            }
+        }
+    }
+
+    fn trouble_links(&mut self, kind: &str, at: Nanos) {
+        let node = self.some_node();
+        let one = self.machine_of(node);
+        let others: Vec<MachineId> =
+            (0..self.machines.len()).filter(|&machine| machine != one).collect();
+        let other = *self.faults.chance.pick(&others);
+        self.recorder.note(self.now, &format!("{kind} at node {node}, machine {other}"));
+        let links = match kind {
+            "swallow-one-way" => vec![(one, other)],
+            "swallow-link" | "slow-link" => vec![(one, other), (other, one)],
+            "isolate" => others.iter().flat_map(|&other| [(one, other), (other, one)]).collect(),
+            "split" => self.split(),
+            _ => {
+                self.net.reset(one, other);
+                return;
+            }
+        };
+        let slow = match kind {
+            "slow-link" => Duration::from_millis(self.faults.chance.between(10, 400)),
+            _ => Duration::ZERO,
+        };
+        for &(from, to) in &links {
+            self.net.set_link(from, to, kind != "slow-link", slow);
+        }
+        self.faults.until(at, Mend::Links(links));
+    }
+
+    /// The links between two halves of the world.
+    fn split(&mut self) -> Vec<(MachineId, MachineId)> {
+        let sides: Vec<bool> =
+            (0..self.machines.len()).map(|_| self.faults.chance.one_in(2)).collect();
+        let pairs = (0..sides.len()).flat_map(|from| (0..sides.len()).map(move |to| (from, to)));
+        pairs.filter(|&(from, to)| sides[from] != sides[to]).collect()
+    }
+
+    /// Adds a member, or removes one that may be missed.
+    fn change_members(&mut self) {
+        self.faults.count("change-members");
+        let wanted = self.servers.iter().filter(|server| server.is_wanted()).count();
+        let spare = self
+            .servers
+            .iter()
+            .find(|server| !server.is_wanted() && !self.faults.removed.contains(&server.node));
+        let spare = spare.map(|server| server.node);
+        let Some(asked) = self.servers.iter().find(|server| server.handle().is_some()) else {
+            return;
+        };
+        let Some(handle) = asked.handle() else { return };
+        let machine = asked.machine;
+        if let Some(node) = spare.filter(|_| wanted <= 3 || self.faults.chance.one_in(2)) {
+            self.recorder.note(self.now, &format!("node {node} is to be a member"));
+            let newcomer = self.machine_of(node);
+            self.server(node).want();
+            self.machines[newcomer].condition = Condition::Down(self.now);
+            self.machines[machine].run(async move {
+                // It may not come to pass; then the machine waits for ever, which is harmless.
+                let _ = handle.add_member(server::member(node)).await;
+            });
+            return;
+        }
+        if wanted <= 3 {
+            return;
+        }
+        let node = self.some_node();
+        self.recorder.note(self.now, &format!("node {node} is to be a member no more"));
+        let server = self.server(node);
+        let gone = server.removal();
+        self.faults.removed.insert(node);
+        self.machines[machine].run(async move {
+            if handle.remove_member(node).await.is_ok() {
+                gone();
+            }
+        });
+    }
+}
+
+/// How often the members change, compared with [`KINDS`].
+const MEMBERSHIP_WEIGHT: u64 = 5;
