@@ -107,6 +107,8 @@ mod error;
 mod guard;
 mod lease;
 mod lock;
+#[cfg(feature = "mutations")]
+pub mod mutation;
 pub mod network;
 mod requests;
 mod session;

@@ -33,6 +33,8 @@ use tokio::time::sleep;
 
 use crate::Monotonic;
 use crate::inner::Inner;
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 
 /// The deadlines of one node. They are kept only while it leads.
 #[derive(Default)]
@@ -145,6 +147,11 @@ impl Deadlines {
         if reign.as_ref().is_some_and(|reign| reign.term == term) {
             return;
         }
+        #[cfg(feature = "mutations")]
+        if let Some(old) = reign.as_mut().filter(|_| mutated(Mutation::ExpireInAnyTerm)) {
+            old.term = term;
+            return;
+        }
         let mut new = Reign {
             term,
             leases: BTreeMap::new(),
@@ -159,6 +166,10 @@ impl Deadlines {
 
     /// This node leads no longer.
     pub(crate) fn end(&self) {
+        #[cfg(feature = "mutations")]
+        if mutated(Mutation::ExpireInAnyTerm) {
+            return;
+        }
         if self.reign.lock().take().is_some() {
             self.changed.notify_one();
         }

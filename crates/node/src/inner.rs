@@ -27,6 +27,8 @@ use crate::forward::{Gate, Link};
 use crate::identity::Identity;
 use crate::living::Living;
 use crate::log::Log;
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 use crate::raft::{Batch, Callback, Raft, Types, committed_leader};
 use crate::reads::Reads;
 use crate::replica::{Replica, Surroundings};
@@ -194,6 +196,8 @@ impl Inner {
             }
         });
         let write = self.raft().write(Batch(entry::stamp(batch, stamp)));
+        #[cfg(feature = "mutations")]
+        let term = if mutated(Mutation::ExpireInAnyTerm) { self.leadership().term } else { term };
         let write = write.with_leader(committed_leader(term)).responder(responder);
         if let Err(fatal) = write.await {
             self.fail_raft(&fatal);

@@ -22,6 +22,8 @@ mod living;
 mod log;
 mod log_store;
 mod membership;
+#[cfg(feature = "mutations")]
+pub mod mutation;
 mod node;
 mod peer;
 mod raft;

@@ -19,6 +19,8 @@ use tokio::time::sleep;
 
 use crate::Sink;
 use crate::inner::{Inner, Route};
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 use crate::peer::message::ToLeader;
 use crate::watch::Told;
 
@@ -184,6 +186,10 @@ fn report_here(inner: &Arc<Inner>, report: Report) {
 /// As the leader: waits until a quorum has acknowledged something sent after now, and says which of
 /// `sessions` are not to be confirmed nevertheless. `None`: there is no such quorum.
 pub(crate) async fn confirm(inner: &Inner, sessions: &[SessionId]) -> Option<Vec<SessionId>> {
+    #[cfg(feature = "mutations")]
+    if mutated(Mutation::ConfirmWithoutQuorum) {
+        return Some(inner.deadlines.unconfirmable(sessions));
+    }
     // Nothing is sent for this: the next heartbeat or entry brings the acknowledgement.
     let patience = inner.config.timers.election_max * 2;
     let option = LinearizerOption::new(Some(Duration::ZERO), false).with_wait_timeout(patience);

@@ -10,6 +10,8 @@ use tokio::time::{sleep, timeout};
 use crate::Unavailable;
 use crate::forward::ask_leader;
 use crate::inner::Inner;
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 use crate::peer::message::{Answer, Question};
 
 /// Who waits for the next round.
@@ -61,6 +63,10 @@ async fn round(inner: &Arc<Inner>) {
 
 /// The leader's answer, once a quorum has said that it still leads.
 pub(crate) async fn index(inner: &Inner) -> Option<u64> {
+    #[cfg(feature = "mutations")]
+    if mutated(Mutation::ReadWithoutQuorum) {
+        return inner.leading().and(inner.replica.lock().applied).map(|id| id.index);
+    }
     let linearizer = inner.raft().get_read_linearizer(ReadPolicy::ReadIndex).await.ok()?;
     Some(linearizer.read_log_id().index())
 }

@@ -1,8 +1,9 @@
 //! Hunting: one world after the other, until a seed breaks something or the time is up.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,15 +52,43 @@ pub struct Bag {
     pub took: Duration,
 }
 
-/// Lives one world; a panic in it is a finding.
+thread_local! {
+    /// The seed whose world this thread lives, and what panicked in it.
+    static LIVED: RefCell<(u64, Vec<String>)> = const { RefCell::new((0, Vec::new())) };
+}
+
+/// Lives one world. A panic in it is a finding, also one that a task's runtime has caught; in a
+/// build that aborts at panics, the line that replays it is the last thing said.
 #[must_use]
 pub fn try_seed(seed: u64, options: &Options) -> Outcome {
-    catch_unwind(AssertUnwindSafe(|| world::run(seed, options))).unwrap_or_else(|panic| {
-        let words = panic.downcast_ref::<String>().map(String::as_str);
-        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-        let verdict = Verdict { judge: "panic", what: words.to_owned() };
-        Outcome { verdicts: vec![verdict], trace: 0, words: None, counts: Counts::default() }
-    })
+    static LISTEN: Once = Once::new();
+    LISTEN.call_once(listen_to_panics);
+    LIVED.replace((seed, Vec::new()));
+    let mut outcome = catch_unwind(AssertUnwindSafe(|| world::run(seed, options)))
+        .unwrap_or_else(|_| Outcome::default());
+    let panics = LIVED.take().1;
+    outcome.verdicts.extend(panics.into_iter().map(|what| Verdict { judge: "panic", what }));
+    outcome
+}
+
+fn listen_to_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let is_lived = LIVED.with_borrow_mut(|(seed, panics)| {
+            panics.push(panic.to_string());
+            *seed
+        });
+        let verdict = Verdict { judge: "panic", what: panic.to_string() };
+        if cfg!(panic = "abort") {
+            tell(&report(is_lived, &[verdict]));
+        }
+        usual(panic);
+    }));
+}
+
+#[expect(clippy::print_stderr, reason = "the process ends right after it")]
+fn tell(what: &str) {
+    eprintln!("{what}");
 }
 
 impl Hunt {

@@ -8,6 +8,8 @@ use lockkeeper_wire::native::{refused, response};
 use super::{Driver, Link};
 use crate::clock::Moment;
 use crate::error::Error;
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 use crate::requests::Verdict;
 use crate::session::{Phase, State, UNNUMBERED};
 use crate::views;
@@ -114,6 +116,8 @@ impl Driver {
             && heartbeat <= id
         {
             self.unconfirmed.pop_front();
+            #[cfg(feature = "mutations")]
+            let sent = if mutated(Mutation::CountFromReceipt) { now.boottime } else { sent };
             (self.failures, self.told) = (0, None);
             match &mut state.lease {
                 Some(lease) => lease.confirm(sent),

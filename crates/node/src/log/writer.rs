@@ -15,6 +15,8 @@ use super::format::{self, BODY_BYTES_MAX, Kind, SEGMENT_HEADER_BYTES};
 use super::persisted::{Place, Record};
 use super::segment::{MakerLine, Segment, disk_fault};
 use super::shared::{Change, Done, Shared, Taken, Work};
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 use crate::{DiskStep, Environment, Fault};
 
 /// Bytes after which a batch is written although more waits: bounds the buffer, and how long the
@@ -180,6 +182,10 @@ impl Writer {
         file.write_all_at(&self.buffer, self.offset)
             .map_err(|error| disk_fault(path, "a write to", &error))?;
         self.environment.pause(DiskStep::LogSync).await;
+        #[cfg(feature = "mutations")]
+        if mutated(Mutation::AcknowledgeBeforeSync) {
+            return Ok(());
+        }
         file.sync_data().map_err(|error| disk_fault(path, "an fdatasync of", &error))?;
         self.shared.syncs.end(self.environment.clock.monotonic(), true);
         Ok(())

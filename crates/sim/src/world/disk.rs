@@ -44,14 +44,6 @@ struct State {
     failing: Option<(DiskStep, i32)>,
     /// The next steps take at least this long.
     stall: Duration,
-    mutations: Vec<DiskMutation>,
-}
-
-/// A known-bad disk, for testing the tester.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiskMutation {
-    /// It says that it has synced, and hasn't.
-    ForgetsSyncs,
 }
 
 #[derive(Clone)]
@@ -80,7 +72,6 @@ impl Machine {
             room: ROOM_BYTES,
             failing: None,
             stall: Duration::ZERO,
-            mutations: Vec::new(),
         };
         Self { state: Arc::new(Mutex::new(state)) }
     }
@@ -118,11 +109,6 @@ impl Machine {
     pub(crate) fn leave_room(&self, free_bytes: Option<u64>) {
         let mut state = self.state.lock();
         state.room = free_bytes.map_or(ROOM_BYTES, |free| state.used() + free);
-    }
-
-    /// Makes it a known-bad disk.
-    pub(crate) fn mutate(&self, mutation: DiskMutation) {
-        self.state.lock().mutations.push(mutation);
     }
 
     /// Everything is well with it from now on.
@@ -372,9 +358,7 @@ impl DiskFile for OpenFile {
             state.files[self.file].unsynced.clear();
             return Err(error);
         }
-        if !state.mutations.contains(&DiskMutation::ForgetsSyncs) {
-            state.files[self.file].sync();
-        }
+        state.files[self.file].sync();
         Ok(())
     }
 

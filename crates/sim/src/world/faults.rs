@@ -245,7 +245,7 @@ impl World {
     fn pause(&mut self, machine: MachineId, until: Nanos) {
         let machine = &mut self.machines[machine];
         if machine.condition == Condition::Running {
-            machine.condition = Condition::Paused(until);
+            machine.condition = Condition::Paused { since: self.now, until };
             let what = format!("{} stands still until {until}", machine.name);
             self.recorder.note(self.now, &what);
         }

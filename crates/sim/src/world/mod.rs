@@ -20,7 +20,6 @@ use std::time::Duration;
 use lockkeeper_node::{Member, NodeId};
 use parking_lot::Mutex;
 
-pub use self::disk::DiskMutation;
 use self::faults::Faults;
 use self::network::{MachineId, Net, Sockets};
 use self::process::{Condition, Machine};
@@ -47,23 +46,16 @@ pub struct Options {
     pub calm: Duration,
     /// Keep the trace in words.
     pub verbose: bool,
-    /// A known-bad disk, for testing the tester.
-    pub disk_mutation: Option<DiskMutation>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            troubled: Duration::from_secs(30),
-            calm: Duration::from_secs(20),
-            verbose: false,
-            disk_mutation: None,
-        }
+        Self { troubled: Duration::from_secs(30), calm: Duration::from_secs(20), verbose: false }
     }
 }
 
 /// What became of a world.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Outcome {
     /// What is wrong; empty if nothing is.
     pub verdicts: Vec<Verdict>,
@@ -166,9 +158,6 @@ impl World {
                 Server::new(node, machine, founders, settings.clone(), chance.fork())
             })
             .collect();
-        if let Some(mutation) = options.disk_mutation {
-            servers.iter().for_each(|server| server.disk.mutate(mutation));
-        }
         let clients = (0..chance.between(2, 4))
             .map(|count| {
                 let machine = add(format!("c{count}"), &mut chance);
@@ -216,7 +205,9 @@ impl World {
             let id = (first + offset) % self.machines.len();
             match self.machines[id].condition {
                 Condition::Down(at) if at <= self.now => self.start(id),
-                Condition::Paused(until) if until <= self.now => self.machines[id].resume(self.now),
+                Condition::Paused { until, .. } if until <= self.now => {
+                    self.machines[id].resume(self.now)
+                }
                 _ => {}
             }
             let has_mail = self.net.take_mail(id);
@@ -280,7 +271,12 @@ impl World {
         if let Some(client) = self.clients.iter().find(|client| client.machine == id)
             && let Some(client) = client.current.lock().take()
         {
-            self.recorder.see(self.now, Seen::Ended { client });
+            // A process that stood still has done nothing since.
+            let ended = match self.machines[id].condition {
+                Condition::Paused { since, .. } => since,
+                Condition::Running | Condition::Down(_) => self.now,
+            };
+            self.recorder.see(ended, Seen::Ended { client });
         }
         self.machines[id].kill(self.now, self.now + rest);
         if let Some(server) = self.servers.iter_mut().find(|server| server.machine == id) {
@@ -298,7 +294,7 @@ impl World {
         for machine in &mut self.machines {
             match &mut machine.condition {
                 Condition::Running => {}
-                Condition::Paused(until) => *until = self.now,
+                Condition::Paused { until, .. } => *until = self.now,
                 Condition::Down(at) => *at = (*at).min(self.now),
             }
         }

@@ -18,8 +18,13 @@ const MILLI: u64 = 1_000_000;
 pub(crate) enum Condition {
     /// It runs.
     Running,
-    /// It stands still until then, and doesn't know.
-    Paused(Nanos),
+    /// It stands still, and doesn't know.
+    Paused {
+        /// Since then.
+        since: Nanos,
+        /// Until then.
+        until: Nanos,
+    },
     /// There is none; one is to be started then.
     Down(Nanos),
 }
