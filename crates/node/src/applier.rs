@@ -11,6 +11,8 @@ use openraft::{EntryPayload, OptionalSend};
 
 use crate::codec::Meta;
 use crate::inner::Inner;
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 use crate::raft::{
     Batch, EntryOf, LogId, SnapshotMeta, SnapshotOf, StoredMembership, Types, term_of,
 };
@@ -24,12 +26,20 @@ pub(crate) struct Applier {
     term: u64,
     /// The data directory says which cluster it belongs to.
     is_marked: bool,
+    #[cfg(feature = "mutations")]
+    is_restarted: bool,
 }
 
 impl Applier {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
         let term = inner.replica.lock().applied.map_or(0, |id| term_of(&id));
-        Self { inner, term, is_marked: false }
+        Self {
+            inner,
+            term,
+            is_marked: false,
+            #[cfg(feature = "mutations")]
+            is_restarted: term > 0,
+        }
     }
 
     /// Writes into the data directory which cluster it belongs to, once that is known.
@@ -55,6 +65,12 @@ impl Applier {
         match &entry.payload {
             EntryPayload::Blank => {}
             EntryPayload::Normal(Batch(bytes)) => {
+                #[cfg(feature = "mutations")]
+                if std::mem::take(&mut self.is_restarted)
+                    && mutated(Mutation::ApplyTwiceAfterRestart)
+                {
+                    let _ = replica.apply(bytes, &inner.surroundings());
+                }
                 events = replica.apply(bytes, &inner.surroundings()).map_err(|fault| {
                     inner.fail(fault.clone());
                     io::Error::new(io::ErrorKind::InvalidData, fault.to_string())

@@ -92,12 +92,14 @@ pub enum Unavailable {
         /// What waits.
         queued_bytes: usize,
     },
-    /// The disk is nearly full: nothing happened. Releases and endings are still served.
+    /// A disk is nearly full: nothing happened. Releases and endings are still served.
     #[error(
-        "the disk of the log is nearly full ({free_bytes} bytes free): new work is refused \
-         until there is room"
+        "the disk of node {node}'s log is nearly full ({free_bytes} bytes free): new work is \
+         refused until there is room"
     )]
     DiskFull {
+        /// Whose disk it is: this node's, the leader's, or one of too many voters'.
+        node: NodeId,
         /// What is free.
         free_bytes: u64,
     },

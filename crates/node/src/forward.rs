@@ -7,6 +7,7 @@
 //! and in order, and across terms `batcher.rs` says when it is safe to propose again.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::inner::{Inner, Leadership, Route};
 use crate::peer::frame::{self, Connection, FrameReader, FrameWriter, invalid};
 use crate::peer::handshake::{self, Purpose};
 use crate::peer::message::{Answer, FromLeader, Question, ToLeader};
-use crate::{NodeId, codec, living, membership, reads};
+use crate::{NodeId, codec, living, membership, reads, space};
 
 /// The pause before the link is tried again.
 const LINK_PAUSE: Duration = Duration::from_millis(50);
@@ -64,6 +65,7 @@ async fn serve_reign(inner: &Arc<Inner>, Leadership { leader, term }: Leadership
         Some(leader) if leader == inner.config.id => {
             tracing::info!(term, "this node leads");
             inner.begin_reign();
+            space::note_leader(inner, None);
             inner.route.send_replace(Route::Here(term));
             propose(inner, term).await;
         }
@@ -195,6 +197,19 @@ async fn keep_link(inner: &Arc<Inner>, leader: NodeId, term: u64) -> io::Result<
     tokio::select! {
         result = hear_leader(inner, leader, reader) => result,
         result = tell_leader(inner, term, writer) => result,
+        never = tell_leader_of_space(inner) => match never {},
+    }
+}
+
+/// Tells the leader of the room on this node's disk, at once and whenever it changes.
+async fn tell_leader_of_space(inner: &Inner) -> Infallible {
+    let mut own = inner.space.own();
+    loop {
+        let free_bytes = own.borrow_and_update().map(|shortage| shortage.free_bytes);
+        inner.link.send(&ToLeader::Space { free_bytes });
+        if own.changed().await.is_err() {
+            return std::future::pending().await;
+        }
     }
 }
 
@@ -232,6 +247,7 @@ async fn hear_leader(
             }
             FromLeader::Unconfirmed { number } => inner.living.settle(number, None),
             FromLeader::Answer { id, answer } => inner.link.answered(id, answer),
+            FromLeader::Space(shortage) => space::note_leader(inner, shortage),
         }
     }
 }
@@ -297,6 +313,7 @@ pub(crate) async fn serve(
     tokio::select! {
         result = hear_follower(inner, origin, reader, &outbox) => result,
         result = outbox.write(writer) => result,
+        never = tell_follower_of_space(inner, &outbox) => match never {},
     }
 }
 
@@ -322,6 +339,7 @@ async fn hear_follower(
             ToLeader::Living { term, number, sessions } => {
                 note_living(inner, term, number, sessions, outbox);
             }
+            ToLeader::Space { free_bytes } => space::note_follower(inner, origin, free_bytes),
             ToLeader::Ask { id, question } => {
                 let Ok(place) = Arc::clone(&places).acquire_owned().await else { continue };
                 let (answering, outbox) = (Arc::clone(inner), Arc::clone(outbox));
@@ -331,6 +349,18 @@ async fn hear_follower(
                     drop(place);
                 });
             }
+        }
+    }
+}
+
+/// Tells a follower why it is to refuse new work, if it is, at once and whenever it changes.
+async fn tell_follower_of_space(inner: &Inner, outbox: &Outbox) -> Infallible {
+    let mut reason = inner.space.reason();
+    loop {
+        let shortage = *reason.borrow_and_update();
+        outbox.send(&FromLeader::Space(shortage));
+        if reason.changed().await.is_err() {
+            return std::future::pending().await;
         }
     }
 }

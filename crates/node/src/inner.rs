@@ -33,6 +33,7 @@ use crate::raft::{Batch, Callback, Raft, Types, committed_leader};
 use crate::reads::Reads;
 use crate::replica::{Replica, Surroundings};
 use crate::snapshot::{SnapshotFile, SnapshotStore};
+use crate::space::Space;
 use crate::{DirectoryGuard, Environment, Fault, Monotonic, NodeConfig, NodeId, Unavailable};
 
 /// One node's insides.
@@ -60,9 +61,7 @@ pub(crate) struct Inner {
     /// Why this node is unfit, once it is.
     pub(crate) fault: watch::Sender<Option<Fault>>,
     pub(crate) is_stopping: AtomicBool,
-    /// The free space is below the reserve: only what frees is served.
-    pub(crate) is_full: AtomicBool,
-    pub(crate) free_bytes: AtomicU64,
+    pub(crate) space: Space,
     pub(crate) leader_changes: AtomicU64,
     /// Until then this node neither votes nor stands: a restart forgets what it promised a leader.
     pub(crate) quiet_until: OnceLock<Monotonic>,

@@ -32,6 +32,7 @@ mod replica;
 mod restore;
 mod runtime;
 mod snapshot;
+mod space;
 mod start;
 mod system;
 mod watch;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockkeeper_core::{
-    Command, Event, Refusal, Reply, Request, Secret, SessionId, SessionView, Stamp, StateMachine,
+    Command, Event, Refusal, Reply, Secret, SessionId, SessionView, Stamp, StateMachine,
 };
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::{sleep, timeout};
@@ -92,10 +92,7 @@ impl NodeHandle {
         if inner.is_stopping.load(Ordering::Relaxed) {
             return Err(Unavailable::Stopping);
         }
-        if inner.is_full.load(Ordering::Relaxed) && !frees(command) {
-            let free_bytes = inner.free_bytes.load(Ordering::Relaxed);
-            return Err(Unavailable::DiskFull { free_bytes });
-        }
+        inner.space.admits(command)?;
         inner.batcher.push(command, id, sink, inner.now())
     }
 
@@ -301,21 +298,6 @@ impl NodeHandle {
                 return std::future::pending().await;
             }
         }
-    }
-}
-
-/// Whether a command gives something back: it is served from the disk's reserve.
-fn frees(command: &Command<'_>) -> bool {
-    match command {
-        Command::Request { request, .. } => match request {
-            Request::Release { .. } | Request::Cancel { .. } => true,
-            Request::Acquire { .. } | Request::Reenter { .. } => false,
-        },
-        Command::EndSession { .. }
-        | Command::RevokeSession { .. }
-        | Command::RevokeHold { .. }
-        | Command::EndSilence => true,
-        Command::OpenSession { .. } | Command::FoundCluster { .. } => false,
     }
 }
 

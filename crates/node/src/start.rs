@@ -21,15 +21,12 @@ use crate::inner::{Inner, Route, Snapshots};
 use crate::living::Living;
 use crate::log::{Log, LogOptions};
 use crate::log_store::LogStore;
-#[cfg(feature = "mutations")]
-use crate::mutation::{Mutation, mutated};
 use crate::peer::{self, network::Network};
 use crate::raft::Raft;
-#[cfg(feature = "mutations")]
-use crate::raft::{LogId, log_id, term_of};
 use crate::reads::Reads;
 use crate::replica::Replica;
 use crate::snapshot::SnapshotStore;
+use crate::space::Space;
 use crate::{
     DirectoryGuard, Environment, Fault, Member, Monotonic, NodeConfig, NodeId, Start, StartError,
     Timers, TransportListener, deadlines, forward, living, membership, reads, runtime, watchdog,
@@ -142,19 +139,15 @@ fn open(
     replica.state = state.unwrap_or_default();
     if let Some(snapshot) = &newest {
         replica.applied = snapshot.meta.last_log_id();
-        #[cfg(feature = "mutations")]
-        if mutated(Mutation::ApplyTwiceAfterRestart) {
-            let before = |id: LogId| log_id(term_of(&id), id.index.saturating_sub(1));
-            replica.applied = replica.applied.map(before);
-        }
         replica.membership = snapshot.meta.stored_membership().unwrap_or_default();
     }
     let incarnation = environment.random.next_u64();
     // A disk that can't say it now is looked at again by the watchdog.
-    let free_bytes = AtomicU64::new(environment.disk.free_bytes(&config.data_dir).unwrap_or(0));
+    let free_bytes = environment.disk.free_bytes(&config.data_dir).unwrap_or(u64::MAX);
     let inner = Inner {
         batcher: Batcher::new(config.id, incarnation, config.queue_bytes_max),
         snapshots: Snapshots::new(snapshots, newest, config.snapshot_log_bytes),
+        space: Space::new(&config, free_bytes),
         config,
         environment,
         identity,
@@ -171,8 +164,6 @@ fn open(
         complaints: Mutex::new(BTreeMap::new()),
         fault: watch::Sender::new(None),
         is_stopping: AtomicBool::new(false),
-        is_full: AtomicBool::new(false),
-        free_bytes,
         leader_changes: AtomicU64::new(0),
         quiet_until: OnceLock::new(),
         receiving: tokio::sync::Mutex::new(()),
@@ -206,8 +197,6 @@ async fn run_raft(inner: &Arc<Inner>, store: LogStore, is_fresh: bool) -> Result
     let is_alone = is_alone.await.map_err(|fatal| Fault::Internal(fatal.to_string()))?;
     let quiet = inner.config.timers.election_max;
     let remembers_nothing = is_fresh || is_alone;
-    #[cfg(feature = "mutations")]
-    let remembers_nothing = remembers_nothing || mutated(Mutation::VoteAtOnceAfterRestart);
     let quiet_until = if remembers_nothing { Monotonic(0) } else { inner.now().plus(quiet) };
     let _ = inner.quiet_until.set(quiet_until);
     if is_fresh {

@@ -2,14 +2,13 @@
 //! too long, snapshots that are due, openraft's own end.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
 use crate::inner::Inner;
-use crate::{Fault, Unavailable, membership};
+use crate::{Fault, Unavailable, membership, space};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(250);
@@ -77,15 +76,7 @@ async fn look_at_space(inner: &Inner) {
     let (disk, directory) = (Arc::clone(&inner.environment.disk), inner.config.data_dir.clone());
     let asking = inner.environment.run(move || disk.free_bytes(&directory));
     let Ok(free_bytes) = asking.await else { return };
-    inner.free_bytes.store(free_bytes, Ordering::Relaxed);
-    let is_full = free_bytes < inner.config.free_space_bytes_min;
-    if inner.is_full.swap(is_full, Ordering::Relaxed) != is_full {
-        if is_full {
-            tracing::error!(free_bytes, "the log's disk is nearly full: new work is refused");
-        } else {
-            tracing::info!(free_bytes, "there is room on the log's disk again");
-        }
-    }
+    space::note_own(inner, free_bytes);
 }
 
 /// Takes a snapshot whenever enough has been applied, and lets openraft give up the log before it.

@@ -310,7 +310,7 @@ mod tests {
             unavailable(&Unavailable::NoQuorum { reached: 1, of: 3 }),
             unavailable(&Unavailable::Unknown),
             unavailable(&Unavailable::Overloaded { queued_bytes: 1 << 26 }),
-            unavailable(&Unavailable::DiskFull { free_bytes: 1 << 20 }),
+            unavailable(&Unavailable::DiskFull { node: 1, free_bytes: 1 << 20 }),
             unavailable(&Unavailable::Stopping),
             membership(&unreachable),
             watch_lags(),

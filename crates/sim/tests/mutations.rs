@@ -52,11 +52,6 @@ fn applying_twice_after_a_restart_is_found() {
 }
 
 #[test]
-fn voting_at_once_after_a_restart_is_found() {
-    node(OfNode::VoteAtOnceAfterRestart, 100);
-}
-
-#[test]
 fn counting_from_the_receipt_is_found() {
     let live = |seed| OfClient::CountFromReceipt.during(|| try_seed(seed, &Options::default()));
     found_within("CountFromReceipt", 100, live);

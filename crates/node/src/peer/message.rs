@@ -7,6 +7,7 @@ use lockkeeper_core::SessionId;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{AppendedOnce, Ballot, Meta, Transfer, VoteAsked, Voted};
+use crate::space::Shortage;
 use crate::{Member, MembershipError, NodeId, Unavailable};
 
 /// What a node says to the leader on the forwarding connection.
@@ -22,6 +23,8 @@ pub(crate) enum ToLeader<'a> {
     Living { term: u64, number: u64, sessions: Vec<SessionId> },
     /// A question that has one answer.
     Ask { id: u64, question: Question },
+    /// The room on the sender's disk, if it is short of it; at the beginning, and when it changes.
+    Space { free_bytes: Option<u64> },
 }
 
 /// What the leader says back.
@@ -44,6 +47,8 @@ pub(crate) enum FromLeader {
         id: u64,
         answer: Answer,
     },
+    /// Why new work is to be refused, if it is; at the beginning, and when it changes.
+    Space(Option<Shortage>),
 }
 
 /// What only the leader can say or do.

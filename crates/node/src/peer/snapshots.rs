@@ -99,7 +99,7 @@ async fn receive_and_install(
         return Err(invalid("a snapshot's members contradict themselves"));
     };
     let store = inner.snapshots.store.clone();
-    let free_bytes = inner.free_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    let free_bytes = inner.space.free_bytes();
     if len > free_bytes {
         return Err(io::Error::new(io::ErrorKind::StorageFull, "there is no room for it"));
     }

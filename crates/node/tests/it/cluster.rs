@@ -21,6 +21,9 @@ use crate::disks::{Trouble, TroubledDisk};
 /// How long a test waits for what must happen. Generous: the machine may be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// So little that the machine's own disk has it, and a test's full one hasn't.
+pub(crate) const DISK_RESERVE_BYTES: u64 = 1;
+
 /// Some nodes, their directories, and their network.
 pub(crate) struct Cluster {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
@@ -118,7 +121,7 @@ impl Cluster {
             },
             listen_peer: address.map(|member| member.peer_address.clone()),
             segment_bytes: 1 << 20,
-            free_space_bytes_min: 0,
+            free_space_bytes_min: DISK_RESERVE_BYTES,
             ..NodeConfig::new(id, self.directory(id))
         }
     }

@@ -3,11 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockkeeper_node::{DirectoryGuard, Disk, DiskFile, Fault};
+use lockkeeper_core::{Command, Number, Reply};
+use lockkeeper_node::{DirectoryGuard, Disk, DiskFile, Fault, NodeId, Unavailable};
 use parking_lot::{Condvar, Mutex};
 
-use crate::client::Client;
+use crate::client::{Client, acquire};
 use crate::cluster::{Cluster, eventually};
 
 /// What is wrong with a node's disk, to be changed while it runs.
@@ -15,6 +17,7 @@ use crate::cluster::{Cluster, eventually};
 pub(crate) struct Trouble {
     kind: Mutex<Kind>,
     changed: Condvar,
+    is_full: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +34,11 @@ impl Trouble {
     fn set(&self, kind: Kind) {
         *self.kind.lock() = kind;
         self.changed.notify_all();
+    }
+
+    /// Whether there is no room left, says the disk; it takes writes nevertheless.
+    fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
     }
 
     /// Where every fsync goes through.
@@ -79,7 +87,8 @@ impl Disk for TroubledDisk {
     }
 
     fn free_bytes(&self, directory: &Path) -> io::Result<u64> {
-        self.disk.free_bytes(directory)
+        let is_full = self.trouble.is_full.load(Ordering::Relaxed);
+        if is_full { Ok(0) } else { self.disk.free_bytes(directory) }
     }
 
     fn take_dir(&self, directory: &Path) -> io::Result<Option<DirectoryGuard>> {
@@ -174,6 +183,61 @@ fn a_node_that_is_alone_waits_for_its_disk() {
     assert_eq!(handle.status().fsyncs, before);
     trouble.set(Kind::None);
     asking.join().expect("the lock is granted once the disk is back");
+}
+
+#[test]
+fn a_leader_without_room_has_new_work_refused_at_every_door() {
+    let cluster = Cluster::together(3);
+    let leader = cluster.leader();
+    let mut client = Client::open(cluster.node(cluster.followers()[0]));
+    let (held, _) = client.take("held");
+    let mut near = Client::open(cluster.node(leader));
+
+    cluster.network.disk_trouble(leader).set_full(true);
+    for client in [&mut client, &mut near] {
+        eventually("new work is refused", || short_of_room(client, "before") == Some(leader));
+        assert_eq!(short_of_room(client, "after"), Some(leader));
+    }
+    // Nothing of it was done, and what frees is still served at the same door.
+    assert!(matches!(client.release(held), Reply::Released { .. }));
+    let is_known = |lock| cluster.node(leader).query(|state, _| state.lock(lock, 0).is_some());
+    assert!(!is_known("after") && !is_known("held"));
+
+    cluster.network.disk_trouble(leader).set_full(false);
+    eventually("there is room again", || short_of_room(&mut client, "later").is_none());
+    assert_eq!(client.end(), Reply::Done);
+}
+
+#[test]
+fn followers_without_room_matter_once_the_others_are_no_majority() {
+    let cluster = Cluster::together(3);
+    let leader = cluster.leader();
+    let mut client = Client::open(cluster.node(leader));
+    let &[first, second] = &cluster.followers()[..] else { panic!("there are three") };
+    let mut near_first = Client::open(cluster.node(first));
+
+    cluster.network.disk_trouble(first).set_full(true);
+    eventually("its own door is shut", || short_of_room(&mut near_first, "a") == Some(first));
+    // What frees goes the same way as the word of it, and the leader's door stays open.
+    assert_eq!(near_first.end(), Reply::Done);
+    assert_eq!(short_of_room(&mut client, "b"), None);
+
+    cluster.network.disk_trouble(second).set_full(true);
+    eventually("the leader's is too", || short_of_room(&mut client, "d").is_some());
+    cluster.network.disk_trouble(first).set_full(false);
+    eventually("one with room will do", || short_of_room(&mut client, "e").is_none());
+}
+
+/// Asks for a lock, and for want of room on whose disk it was refused.
+fn short_of_room(client: &mut Client, lock: &str) -> Option<NodeId> {
+    let number = Number(client.next_number());
+    let request = acquire(lock);
+    let command = Command::Request { session: client.session, number, floor: number, request };
+    match client.try_ask(&command) {
+        Ok(Reply::Granted { .. } | Reply::Queued { .. } | Reply::Refused(_)) => None,
+        Err(Unavailable::DiskFull { node, .. }) => Some(node),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A running node other than `leader`.

@@ -37,13 +37,15 @@ pub(crate) struct Faults {
 /// How a fault ends.
 #[derive(Clone, Debug)]
 enum Mend {
+    /// Then the client that hears late hears nothing.
+    LateNews(MachineId),
     Links(Vec<(MachineId, MachineId)>),
     Stall(NodeId),
     Room(NodeId),
 }
 
 /// Every kind of fault, and how often it comes compared with the others.
-const KINDS: [(&str, u64); 20] = [
+const KINDS: [(&str, u64); 21] = [
     ("kill-node", 10),
     ("power-loss", 8),
     ("power-loss-everywhere", 2),
@@ -60,6 +62,7 @@ const KINDS: [(&str, u64); 20] = [
     ("failing-disk", 3),
     ("full-disk", 4),
     ("pause-client", 8),
+    ("late-news", 4),
     ("kill-client", 5),
     ("clock-jump", 4),
     ("transfer", 5),
@@ -140,6 +143,14 @@ impl World {
     fn mend(&mut self, mend: &Mend) {
         self.recorder.note(self.now, &format!("ends: {mend:?}"));
         match mend {
+            Mend::LateNews(client) => {
+                let links = self.links_of(*client);
+                for &(from, to) in &links {
+                    self.net.set_link(from, to, true, Duration::ZERO);
+                }
+                let length = self.faults.chance.between(1_000, 5_000) * MILLI;
+                self.faults.until(self.now + length, Mend::Links(links));
+            }
             Mend::Links(links) => {
                 for &(from, to) in links {
                     self.net.set_link(from, to, false, Duration::ZERO);
@@ -212,6 +223,16 @@ impl World {
             "pause-client" => {
                 let machine = self.some_client();
                 self.pause(machine, at);
+            }
+            "late-news" => {
+                let client = self.some_client();
+                let late = Duration::from_millis(self.faults.chance.between(50, 900));
+                let what = format!("news for machine {client} is {late:?} late");
+                self.recorder.note(self.now, &what);
+                for &(from, to) in self.links_of(client).iter().filter(|link| link.1 == client) {
+                    self.net.set_link(from, to, false, late);
+                }
+                self.faults.until(at, Mend::LateNews(client));
             }
             "kill-client" => {
                 let machine = self.some_client();
@@ -311,6 +332,12 @@ impl World {
         }
     }
 
+    /// All links of a machine, in both directions.
+    fn links_of(&self, machine: MachineId) -> Vec<(MachineId, MachineId)> {
+        let others = (0..self.machines.len()).filter(|&other| other != machine);
+        others.flat_map(|other| [(machine, other), (other, machine)]).collect()
+    }
+
     fn trouble_links(&mut self, kind: &str, at: Nanos) {
         let node = self.some_node();
         let one = self.machine_of(node);
@@ -321,7 +348,7 @@ impl World {
         let links = match kind {
             "swallow-one-way" => vec![(one, other)],
             "swallow-link" | "slow-link" => vec![(one, other), (other, one)],
-            "isolate" => others.iter().flat_map(|&other| [(one, other), (other, one)]).collect(),
+            "isolate" => self.links_of(one),
             "split" => self.split(),
             _ => {
                 self.net.reset(one, other);

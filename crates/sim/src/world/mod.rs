@@ -24,6 +24,7 @@ use self::faults::Faults;
 use self::network::{MachineId, Net, Sockets};
 use self::process::{Condition, Machine};
 use self::server::Server;
+use self::time::TrueTime;
 pub use self::time::{ClientClock, MachineClock};
 use crate::chance::Chance;
 use crate::judge::{self, Verdict};
@@ -119,6 +120,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
 /// The world.
 struct World {
     now: Nanos,
+    truth: TrueTime,
     chance: Chance,
     net: Net,
     recorder: Recorder,
@@ -144,11 +146,12 @@ impl World {
         let node_count = if chance.one_in(4) { 5 } else { 3 };
         let members: Vec<Member> = (1..=node_count).map(server::member).collect();
         let settings = server::Settings::choose(&mut chance);
+        let truth = TrueTime::default();
         let mut machines = Vec::new();
         let mut add = |name: String, chance: &mut Chance| {
             let id = machines.len();
             net.name(id, &name);
-            machines.push(Machine::new(name, chance.fork()));
+            machines.push(Machine::new(name, chance.fork(), truth.clone()));
             id
         };
         let servers: Vec<Server> = (1..=NODES_MAX as NodeId)
@@ -167,6 +170,7 @@ impl World {
         let faults = Faults::new(chance.fork());
         Self {
             now: 0,
+            truth,
             chance,
             net,
             recorder,
@@ -184,6 +188,7 @@ impl World {
         let mut is_calm = false;
         while self.now < over_at {
             self.now += MILLI;
+            self.truth.set(self.now);
             if self.now >= calm_at && !is_calm {
                 is_calm = true;
                 self.calm();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{advance, sleep};
 
-use super::time::MachineClock;
+use super::time::{MachineClock, TrueTime};
 use crate::Nanos;
 use crate::chance::Chance;
 
@@ -41,6 +41,7 @@ pub(crate) struct Machine {
     /// It is looked after at least this often, in milliseconds.
     stride_ms: u64,
     chance: Chance,
+    truth: TrueTime,
 }
 
 struct Process {
@@ -49,7 +50,7 @@ struct Process {
 }
 
 impl Machine {
-    pub(crate) fn new(name: String, mut chance: Chance) -> Self {
+    pub(crate) fn new(name: String, mut chance: Chance, truth: TrueTime) -> Self {
         // Quartz is off by less than 100 ppm; bad virtual machines by more.
         let fast_ppm = chance.below(10_001) as i64 - 5_000;
         let fast_ppm = if chance.one_in(2) { fast_ppm / 50 } else { fast_ppm };
@@ -62,6 +63,7 @@ impl Machine {
             fast_ppm,
             stride_ms: *chance.pick(&[1, 2, 3, 5]),
             chance,
+            truth,
         }
     }
 
@@ -78,8 +80,9 @@ impl Machine {
         let builder = builder.enable_time().start_paused(true).rng_seed(seed);
         let runtime = builder.build().expect("a runtime without sockets or threads");
         let jump = Arc::clone(&self.wall_jump_ms);
-        let fast_ppm = self.fast_ppm;
-        let clock = runtime.block_on(async { MachineClock::new(now, local, fast_ppm, jump) });
+        let (fast_ppm, truth) = (self.fast_ppm, self.truth.clone());
+        let clock =
+            runtime.block_on(async { MachineClock::new(now, local, fast_ppm, truth, jump) });
         let clock = Arc::new(clock);
         runtime.spawn(main(Arc::clone(&clock)));
         self.process = Some(Process { runtime, clock });

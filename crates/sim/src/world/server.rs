@@ -185,9 +185,10 @@ impl Server {
         self.control.lock().last_words.take()
     }
 
-    /// Whether the world has done something for which a sound node ends.
-    pub(crate) fn may_end(&mut self, last_words: &str) -> bool {
-        last_words == STOPPED || std::mem::take(&mut self.may_fail)
+    /// Whether the world has done something for which a sound node ends. Nothing that the world
+    /// does is a reason to find the log damaged.
+    pub(crate) fn may_end(&self, last_words: &str) -> bool {
+        last_words == STOPPED || self.may_fail && !last_words.contains("corrupted")
     }
 
     /// The process is gone.

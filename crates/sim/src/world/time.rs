@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -25,6 +25,20 @@ const MILLI: u64 = 1_000_000;
 /// The wall clocks begin here, in milliseconds since the Unix epoch: 3:00 on some night.
 const WALL_MS: i64 = 1_700_000_000_000;
 
+/// True time, as the world moves it. Clones show the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TrueTime(Arc<AtomicU64>);
+
+impl TrueTime {
+    pub(crate) fn now(&self) -> Nanos {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, now: Nanos) {
+        self.0.store(now, Ordering::Relaxed);
+    }
+}
+
 /// One machine's clock during one process's life.
 #[derive(Debug)]
 pub struct MachineClock {
@@ -35,6 +49,8 @@ pub struct MachineClock {
     started: Instant,
     /// Parts per million by which this machine's clock is fast.
     fast_ppm: i64,
+    /// True time at this turn of the world.
+    truth: TrueTime,
     /// By how much its wall clock has been put forward, in milliseconds. Outlives the process.
     wall_jump_ms: Arc<AtomicI64>,
 }
@@ -44,10 +60,11 @@ impl MachineClock {
         began: Nanos,
         began_local: u64,
         fast_ppm: i64,
+        truth: TrueTime,
         wall_jump_ms: Arc<AtomicI64>,
     ) -> Self {
         let started = Instant::now();
-        Self { began, began_local, started, fast_ppm, wall_jump_ms }
+        Self { began, began_local, started, fast_ppm, truth, wall_jump_ms }
     }
 
     /// Nanoseconds on the machine's clock. Only inside its process.
@@ -71,9 +88,9 @@ impl MachineClock {
         (i128::from(self.began) + true_since).max(0) as Nanos
     }
 
-    /// True time now. Only inside its process.
+    /// True time now: that of the turn in which the process works, whatever its clock says.
     pub(crate) fn now(&self) -> Nanos {
-        self.truth(self.local())
+        self.truth.now()
     }
 
     fn wall_ms_now(&self) -> u64 {
