@@ -73,6 +73,8 @@ pub enum Event {
         session: SessionId,
         /// The acquire's number.
         number: Number,
+        /// Milliseconds in line, by the log's stamps.
+        waited_ms: u64,
         /// Why, if its session ended; `None` if the client asked.
         ended: Option<EndReason>,
     },

@@ -284,11 +284,12 @@ impl StateMachine {
         }
         if let Some(place) = client.places.remove(&acquire) {
             client.answers.settle(acquire, Refusal::AlreadyCancelled);
-            self.leave_queue(&place);
+            let waiter = self.leave_queue(&place);
             entry.events.push(Event::Cancelled {
                 lock: place.lock.clone(),
                 session,
                 number: acquire,
+                waited_ms: entry.at.0 - waiter.since.0,
                 ended: None,
             });
             self.serve(&place.lock, entry);
@@ -341,10 +342,14 @@ impl StateMachine {
         // First everything goes, and only then is anybody let in: otherwise a place of this very
         // session could be granted to the dead.
         for (&number, place) in &client.places {
-            self.leave_queue(place);
-            let lock = place.lock.clone();
-            let ended = Some(reason);
-            entry.events.push(Event::Cancelled { lock, session: id, number, ended });
+            let waiter = self.leave_queue(place);
+            entry.events.push(Event::Cancelled {
+                lock: place.lock.clone(),
+                session: id,
+                number,
+                waited_ms: entry.at.0 - waiter.since.0,
+                ended: Some(reason),
+            });
         }
         for (&number, handle) in &client.handles {
             // Each hold once, at its lowest handle: that is the one that names it.
@@ -482,10 +487,11 @@ impl StateMachine {
     }
 
     /// Takes a place out of its queue. The caller lets in whoever is next.
-    fn leave_queue(&mut self, place: &Place) {
+    fn leave_queue(&mut self, place: &Place) -> Waiter {
         let lock = self.locks.get_mut(&*place.lock).expect("a place's lock is in use");
-        lock.unqueue(place.ticket).expect("a place is in its lock's queue");
+        let waiter = lock.unqueue(place.ticket).expect("a place is in its lock's queue");
         self.waiter_count -= 1;
+        waiter
     }
 
     fn hold_mut(&mut self, name: &str, token: Token) -> &mut Hold {

@@ -337,7 +337,7 @@ fn event_told(event: &Event) -> String {
         Event::Released { lock, session, number, token, held_ms } => {
             format!("{lock} released {}#{} token={token} held={held_ms}ms", who(*session), number.0)
         }
-        Event::Cancelled { lock, session, number, ended } => {
+        Event::Cancelled { lock, session, number, ended, waited_ms: _ } => {
             let ended = ended.map(|ended| format!(": {}", snake_case(&ended))).unwrap_or_default();
             format!("{lock} cancelled {}#{}{ended}", who(*session), number.0)
         }

@@ -88,9 +88,9 @@ fn log(event: &Event) {
         Event::Released { lock, session, token, held_ms, .. } => {
             line!(info, "released", lock, session, token = token.0, held_ms);
         }
-        Event::Cancelled { lock, session, ended, .. } => {
+        Event::Cancelled { lock, session, waited_ms, ended, .. } => {
             let reason = ended.map_or("", end_reason);
-            line!(info, "cancelled", lock, session, reason);
+            line!(info, "cancelled", lock, session, waited_ms, reason);
         }
         Event::Revoked { lock, session, token, .. } => {
             line!(warn, "revoked", lock, session, token = token.0);

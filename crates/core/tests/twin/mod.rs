@@ -330,7 +330,8 @@ impl Twin {
             let waiter = self.waiters.remove(at);
             let lock = waiter.lock.as_str().into();
             let number = Number(acquire);
-            self.events.push(Event::Cancelled { lock, session, number, ended: None });
+            let waited_ms = self.now.0 - waiter.since.0;
+            self.events.push(Event::Cancelled { lock, session, number, waited_ms, ended: None });
             self.keep(session, acquire, Asked::Entry, Reply::Refused(Refusal::AlreadyCancelled));
             self.serve(&waiter.lock);
             return Reply::Done;
@@ -363,7 +364,9 @@ impl Twin {
         holds.sort_by_key(|hold| hold.handles[0]);
         for waiter in &waits {
             let (lock, number) = (waiter.lock.as_str().into(), Number(waiter.number));
-            self.events.push(Event::Cancelled { lock, session: id, number, ended: Some(reason) });
+            let (session, ended) = (id, Some(reason));
+            let waited_ms = self.now.0 - waiter.since.0;
+            self.events.push(Event::Cancelled { lock, session, number, waited_ms, ended });
         }
         for hold in &holds {
             self.lose(hold, LossReason::SessionEnded(reason));

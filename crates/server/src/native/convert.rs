@@ -219,7 +219,8 @@ pub(super) fn watch_event(
             shown.held_ms = *held_ms;
             ("released", lock, session, number)
         }
-        Event::Cancelled { lock, session, number, ended } => {
+        Event::Cancelled { lock, session, number, waited_ms, ended } => {
+            shown.waited_ms = *waited_ms;
             shown.reason = ended.map_or("", end_reason).to_owned();
             ("cancelled", lock, session, number)
         }
