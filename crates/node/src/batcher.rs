@@ -181,18 +181,20 @@ impl Batcher {
         self.ready.notify_one();
     }
 
-    /// An entry is being applied: who waits for its answers, if it is a batch of this process.
-    pub(crate) fn applied(&self, id: BatchId) -> Option<Asks> {
+    /// An entry is being applied: who waits for its answers, and since when the oldest of them, if
+    /// it is a batch of this process.
+    pub(crate) fn applied(&self, id: BatchId) -> Option<(Asks, Monotonic)> {
         let queue = &mut *self.queue.lock();
         if (id.origin, id.incarnation) != (queue.origin, queue.incarnation) {
             return None;
         }
-        queue.land(id.number, &self.ready)
+        let flight = queue.land(id.number, &self.ready)?;
+        Some((flight.asks, flight.since))
     }
 
     /// The leader says that it did not propose a batch, and never will.
     pub(crate) fn refused(&self, number: u64) -> Option<Asks> {
-        self.queue.lock().land(number, &self.ready)
+        Some(self.queue.lock().land(number, &self.ready)?.asks)
     }
 
     /// Who has waited for longer than `patience`: first those whose commands nobody has proposed,
@@ -238,13 +240,13 @@ impl Batcher {
 }
 
 impl Queue {
-    fn land(&mut self, number: u64, ready: &Notify) -> Option<Asks> {
+    fn land(&mut self, number: u64, ready: &Notify) -> Option<Flight> {
         let place = self.flights.iter().position(|flight| flight.number == number)?;
         let flight = self.flights.remove(place)?;
         self.bytes -= flight.bytes.len() - HEADER_BYTES;
         if !self.waiting.is_empty() {
             ready.notify_one();
         }
-        Some(flight.asks)
+        Some(flight)
     }
 }

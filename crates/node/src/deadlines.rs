@@ -22,6 +22,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::{
@@ -31,10 +32,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::Monotonic;
 use crate::inner::Inner;
 #[cfg(feature = "mutations")]
 use crate::mutation::{Mutation, mutated};
+use crate::{LeaseMargins, Monotonic};
 
 /// The deadlines of one node. They are kept only while it leads.
 #[derive(Default)]
@@ -42,6 +43,27 @@ pub(crate) struct Deadlines {
     reign: Mutex<Option<Reign>>,
     /// The next moment to look at has come nearer, or a reign has begun or ended.
     changed: Notify,
+    margins: Margins,
+}
+
+/// [`LeaseMargins`] as they are counted.
+#[derive(Default)]
+struct Margins {
+    tenths: [AtomicU64; 10],
+    sum_permille: AtomicU64,
+}
+
+impl Margins {
+    /// A session whose lease lasts `ttl` was heard from `silence` after the last time.
+    fn count(&self, ttl: Duration, silence: Duration) {
+        let (ttl, silence) = (ttl.as_millis().max(1), silence.as_millis());
+        let permille = 1_000 * ttl.saturating_sub(silence) / ttl;
+        // It is a share of a thousand.
+        let permille = u64::try_from(permille).unwrap_or(0);
+        let tenth = usize::try_from(permille / 100).unwrap_or(0).min(9);
+        self.tenths[tenth].fetch_add(1, Ordering::Relaxed);
+        self.sum_permille.fetch_add(permille, Ordering::Relaxed);
+    }
 }
 
 /// What a leader knows of the living, from the first entry of its term on.
@@ -185,10 +207,18 @@ impl Deadlines {
         if let Some(reign) = &mut *self.reign.lock() {
             for session in sessions {
                 if let Some(heard) = reign.leases.get_mut(session) {
+                    self.margins.count(heard.ttl, now.since(heard.last));
                     heard.last = heard.last.max(now);
                 }
             }
         }
+    }
+
+    /// How near to their end leases were renewed here.
+    pub(crate) fn margins(&self) -> LeaseMargins {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Margins { tenths, sum_permille } = &self.margins;
+        LeaseMargins { tenths: tenths.each_ref().map(load), sum_permille: load(sum_permille) }
     }
 
     /// Which of `sessions` are not to be confirmed, although a quorum has been heard.

@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) gate: Mutex<Gate>,
     /// When each peer was last heard from.
     pub(crate) heard: Mutex<BTreeMap<NodeId, Monotonic>>,
+    /// What the newest heartbeat to each peer took, while this node led.
+    pub(crate) round_trips: Mutex<BTreeMap<NodeId, Duration>>,
     /// Why a peer was last refused, or refused this node: each reason is logged once.
     pub(crate) complaints: Mutex<BTreeMap<NodeId, String>>,
     /// Why this node is unfit, once it is.

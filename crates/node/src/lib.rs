@@ -44,5 +44,5 @@ pub use env::{
     Observer, PeerStream, Random, Threads, Transport, TransportListener,
 };
 pub use error::{Fault, MembershipError, StartError, Unavailable};
-pub use node::{Attached, MemberStatus, NodeHandle, Sink, Status, WatchId};
+pub use node::{Attached, LeaseMargins, MemberStatus, NodeHandle, Sink, Status, WatchId};
 pub use restore::restore;

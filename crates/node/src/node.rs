@@ -37,6 +37,11 @@ pub trait Sink: Send + Sync + 'static {
     fn reply(&self, id: u64, reply: Result<&Reply, &Unavailable>, state: &StateMachine, now: Stamp);
     /// An event of the session that is attached here, or of a watch.
     fn event(&self, watch: Option<WatchId>, event: &Event, state: &StateMachine, now: Stamp);
+    /// To whoever watches: what comes until the next call of this is of one batch, and `took` is
+    /// how long ago the first of its commands was given to this node; `None`: not to this one.
+    fn batch(&self, took: Option<Duration>) {
+        let _ = took;
+    }
     /// The heartbeat `id` is confirmed by a quorum.
     fn confirmed(&self, id: u64);
     /// Everything of this turn has been said.
@@ -308,6 +313,7 @@ fn status(inner: &Inner) -> Status {
     let raft = raft.borrow_watched();
     let now = inner.now();
     let heard = inner.heard.lock().clone();
+    let round_trips = inner.round_trips.lock().clone();
     let members = raft.membership_config.membership();
     let voter_ids: BTreeSet<NodeId> = members.voter_ids().collect();
     let members = members.nodes().map(|(&id, node)| MemberStatus {
@@ -316,6 +322,9 @@ fn status(inner: &Inner) -> Status {
         heard_ms_ago: heard
             .get(&id)
             .map(|&last| u64::try_from(now.since(last).as_millis()).unwrap_or(u64::MAX)),
+        round_trip_micros: round_trips
+            .get(&id)
+            .map(|round_trip| u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX)),
         matched_index: raft
             .replication
             .as_ref()
@@ -337,6 +346,9 @@ fn status(inner: &Inner) -> Status {
         voters_reached,
         peer_address: inner.peer_address.get().cloned(),
         queued_bytes: inner.batcher.queued_bytes(),
+        disk_free_bytes: inner.space.free_bytes(),
+        is_refusing_for_space: inner.space.is_refusing(),
+        lease_margins: inner.deadlines.margins(),
         leader_changes: inner.leader_changes.load(Ordering::Relaxed),
         fsyncs: log.syncs,
         fsync_micros: u64::try_from(log.sync_time.as_micros()).unwrap_or(u64::MAX),
@@ -365,12 +377,28 @@ pub struct Status {
     pub peer_address: Option<String>,
     /// Commands' bytes that wait for the log.
     pub queued_bytes: usize,
+    /// Bytes free on the log's disk, at the last look.
+    pub disk_free_bytes: u64,
+    /// New work is refused here, for want of room on this node's disk, the leader's, or too many
+    /// voters'.
+    pub is_refusing_for_space: bool,
+    /// How near to their end leases were renewed while this node led.
+    pub lease_margins: LeaseMargins,
     /// Elections that this node has seen end since it started.
     pub leader_changes: u64,
     /// Log fsyncs since the start, and their time in microseconds.
     pub fsyncs: u64,
     /// Microseconds spent in them.
     pub fsync_micros: u64,
+}
+
+/// How much of each lease was left whenever its session was heard from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseMargins {
+    /// How often it was less than a tenth, less than two tenths, and so on.
+    pub tenths: [u64; 10],
+    /// The sum of all the shares, in thousandths.
+    pub sum_permille: u64,
 }
 
 /// A member as one node knows it.
@@ -382,6 +410,8 @@ pub struct MemberStatus {
     pub is_voter: bool,
     /// Milliseconds since the answering node heard from it; `None`: never.
     pub heard_ms_ago: Option<u64>,
+    /// Microseconds that the newest heartbeat took to it and back, while the answering node led.
+    pub round_trip_micros: Option<u64>,
     /// What is known to be on its disk: the leader's view.
     pub matched_index: Option<u64>,
 }

@@ -54,9 +54,10 @@ impl Replica {
             Fault::Internal("a committed entry can't be read: is this an older version?".to_owned())
         };
         let batch = entry::decode(bytes).ok_or_else(unreadable)?;
-        let asks = around.batcher.applied(batch.id);
+        let (asks, since) = around.batcher.applied(batch.id).unzip();
         let mut asks = asks.iter().flat_map(|asks| asks.iter());
         let Self { state, listeners, told, .. } = self;
+        listeners.begin(since.map(|since| around.now.since(since)));
         let mut events = Vec::new();
         let mut observed = Vec::new();
         let mut rest = batch.commands;

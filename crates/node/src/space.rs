@@ -82,6 +82,10 @@ impl Space {
         self.free_bytes.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn is_refusing(&self) -> bool {
+        self.is_refusing.load(Ordering::Relaxed)
+    }
+
     /// What the leader is to be told of this node's disk.
     pub(crate) fn own(&self) -> watch::Receiver<Option<Shortage>> {
         self.own.subscribe()

@@ -161,6 +161,7 @@ fn open(
         link: Link::default(),
         gate: Mutex::new(Gate::default()),
         heard: Mutex::new(BTreeMap::new()),
+        round_trips: Mutex::default(),
         complaints: Mutex::new(BTreeMap::new()),
         fault: watch::Sender::new(None),
         is_stopping: AtomicBool::new(false),

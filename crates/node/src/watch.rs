@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper_core::{Event, SessionId, Stamp, StateMachine};
 
@@ -68,6 +69,11 @@ impl Listeners {
         let Self { sessions, watches, .. } = std::mem::take(self);
         sessions.into_values().for_each(|sink| sink.close(reason));
         watches.into_iter().for_each(|watch| watch.sink.close(reason));
+    }
+
+    /// Tells the watches of a batch whose events come now.
+    pub(crate) fn begin(&self, took: Option<Duration>) {
+        self.watches.iter().for_each(|watch| watch.sink.batch(took));
     }
 
     /// Tells an event to the session that it concerns, and to whoever watches the lock's name.

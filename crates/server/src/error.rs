@@ -240,6 +240,17 @@ pub(crate) fn unavailable(error: &Unavailable) -> No {
     }))
 }
 
+/// The same for the metrics, in the form of the protocol's codes.
+pub(crate) fn unavailable_name(error: &Unavailable) -> &'static str {
+    match error {
+        Unavailable::NoQuorum { .. } => "NO_QUORUM",
+        Unavailable::Unknown => "OUTCOME_UNKNOWN",
+        Unavailable::Overloaded { .. } => "OVERLOADED",
+        Unavailable::DiskFull { .. } => "DISK_FULL",
+        Unavailable::Stopping => "STOPPING",
+    }
+}
+
 /// A watch whose client doesn't keep up is ended rather than delayed.
 pub(crate) fn watch_lags() -> No {
     Box::new(Body::Unavailable(wire::Unavailable {

@@ -10,6 +10,8 @@ mod boot;
 mod config;
 mod connections;
 mod error;
+mod figures;
+mod histogram;
 mod http;
 mod limits;
 mod metrics;

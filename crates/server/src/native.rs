@@ -16,6 +16,7 @@
 //! Not promised: that a request on a connection that breaks was, or was not, executed. The client
 //! resumes its session and asks again with the same number.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -24,6 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::figures::Figures;
 use crate::limits::{HANDSHAKE_TIMEOUT, IDLE_TIMEOUT};
 
 mod connection;
@@ -39,6 +41,7 @@ pub struct Native {
     pub(crate) ttl_ms_max: u32,
     pub(crate) idle_timeout: Duration,
     pub(crate) stopping: watch::Sender<bool>,
+    pub(crate) figures: Arc<Figures>,
 }
 
 impl Native {
@@ -51,6 +54,7 @@ impl Native {
             ttl_ms_max: u32::try_from(ttl_max.as_millis()).unwrap_or(u32::MAX),
             idle_timeout: IDLE_TIMEOUT,
             stopping: watch::Sender::new(false),
+            figures: Arc::default(),
         }
     }
 

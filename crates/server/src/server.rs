@@ -19,8 +19,7 @@ use crate::connections::{Admission, Connections};
 use crate::limits::{FAREWELL_TIMEOUT, HANDOVER_TIMEOUT};
 use crate::metrics::Metrics;
 use crate::socket::{Listener, Protocol, Socket, prepare, protocol, read_some};
-use crate::transitions::Transitions;
-use crate::{Native, boot, http};
+use crate::{Native, boot, http, transitions};
 
 /// A running node with its front ends.
 ///
@@ -55,6 +54,7 @@ impl Server {
         let listeners = bind(&config).await?;
         let data_dir = config.node.data_dir.clone();
         let ttl_max = config.node.ttl_max;
+        let clock = Arc::clone(&environment.clock);
         let node = NodeHandle::start(config.node, environment).await?;
         if config.ends_sessions_of_earlier_boots {
             let ended = boot::end_earlier_sessions(&node, &data_dir).await;
@@ -64,10 +64,12 @@ impl Server {
             }
         }
         let connections = Arc::new(Connections::new(config.connections_max));
-        let metrics = Arc::new(Metrics::new(node.clone(), Arc::clone(&connections)));
-        Transitions::follow(&node, &metrics);
         let native =
             Native { idle_timeout: config.idle_timeout, ..Native::new(node.clone(), ttl_max) };
+        let figures = Arc::clone(&native.figures);
+        transitions::follow(&node, &figures, &clock, native.stopping.subscribe());
+        let metrics = Metrics::new(node.clone(), Arc::clone(&connections), figures, clock);
+        let metrics = Arc::new(metrics);
         let (http, http_ended) = http::start(node.clone(), metrics, native.stopping.subscribe())
             .map_err(StartError::Http)?;
         let front = Arc::new(Front {

@@ -8,25 +8,64 @@
 //! Every node counts what it applies.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use lockkeeper_core::{Event, Reply, Stamp, StateMachine};
-use lockkeeper_node::{NodeHandle, Sink, Unavailable, WatchId};
+use lockkeeper_node::{Clock, NodeHandle, Sink, Unavailable, WatchId};
+use tokio::sync::{Notify, watch};
 
-use crate::metrics::Metrics;
+use crate::figures::Figures;
 use crate::native::{end_reason, loss_reason};
 
 /// A watch of all locks, for the operator.
 pub(crate) struct Transitions {
     node: NodeHandle,
-    metrics: Arc<Metrics>,
+    figures: Arc<Figures>,
+    clock: Arc<dyn Clock>,
+    /// The node has ended the watch.
+    closed: Arc<Notify>,
 }
 
-impl Transitions {
-    /// Follows everything that the node applies from now on.
-    pub(crate) fn follow(node: &NodeHandle, metrics: &Arc<Metrics>) {
-        let sink: Arc<dyn Sink> =
-            Arc::new(Self { node: node.clone(), metrics: Arc::clone(metrics) });
-        node.watch("", 0, &sink);
+/// Follows everything that the node applies from now on, until `stopping` turns true.
+///
+/// A node ends all watches when a snapshot takes the place of its state; then this begins anew with
+/// that state. To be called on the node's runtime.
+pub(crate) fn follow(
+    node: &NodeHandle,
+    figures: &Arc<Figures>,
+    clock: &Arc<dyn Clock>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let closed = Arc::new(Notify::new());
+    let (node, figures) = (node.clone(), Arc::clone(figures));
+    let sink: Arc<dyn Sink> = Arc::new(Transitions {
+        node: node.clone(),
+        figures: Arc::clone(&figures),
+        clock: Arc::clone(clock),
+        closed: Arc::clone(&closed),
+    });
+    begin(&node, &figures, &sink);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = stopping.wait_for(|is_stopping| *is_stopping) => return,
+                () = closed.notified() => begin(&node, &figures, &sink),
+            }
+        }
+    });
+}
+
+/// Nothing is applied between the two looks at the node, because both are on its own thread.
+fn begin(node: &NodeHandle, figures: &Arc<Figures>, sink: &Arc<dyn Sink>) {
+    let epoch = figures.forget_queues();
+    let frozen = node.query(|state, _| (state.counts().waiters > 0).then(|| state.clone()));
+    node.watch("", 0, sink);
+    let Some(frozen) = frozen else { return };
+    let counting = Arc::clone(figures);
+    let count = move || counting.add_queues(epoch, &frozen);
+    if let Err(error) = thread::Builder::new().name("queues".to_owned()).spawn(count) {
+        tracing::warn!(%error, "who waits already isn't counted in the metrics");
     }
 }
 
@@ -41,22 +80,11 @@ macro_rules! line {
 }
 
 impl Transitions {
-    fn count(&self, event: &Event) {
-        match event {
-            Event::Granted { lock, waited_ms, .. } => {
-                self.metrics.granted(lock, waited_ms.unwrap_or(0));
-            }
-            Event::Released { lock, held_ms, .. } => self.metrics.released(lock, *held_ms),
-            Event::Lost { lock, held_ms, reason, .. } => {
-                self.metrics.lost(lock, *held_ms, loss_reason(*reason));
-            }
-            Event::Queued { .. }
-            | Event::Cancelled { .. }
-            | Event::Revoked { .. }
-            | Event::SessionOpened { .. }
-            | Event::SessionEnded { .. }
-            | Event::SessionRevoked { .. } => {}
-        }
+    /// How long a command of the leader's own that was stamped at `stamp` has been on its way, if
+    /// this is the leader: only its clock made the stamp.
+    fn took(&self, stamp: Stamp) -> Option<Duration> {
+        let took_ms = self.clock.wall_ms().saturating_sub(stamp.0);
+        self.node.leads().then_some(Duration::from_millis(took_ms))
     }
 }
 
@@ -113,8 +141,12 @@ fn log(event: &Event) {
 }
 
 impl Sink for Transitions {
-    fn event(&self, _: Option<WatchId>, event: &Event, _: &StateMachine, _: Stamp) {
-        self.count(event);
+    fn batch(&self, took: Option<Duration>) {
+        self.figures.batch(took);
+    }
+
+    fn event(&self, _: Option<WatchId>, event: &Event, state: &StateMachine, now: Stamp) {
+        self.figures.count(event, state, now, || self.took(now));
         // Asking who leads costs more than asking whether anybody would read the line.
         if is_read(event) && self.node.leads() {
             log(event);
@@ -127,5 +159,7 @@ impl Sink for Transitions {
 
     fn flush(&self) {}
 
-    fn close(&self, _: &'static str) {}
+    fn close(&self, _: &'static str) {
+        self.closed.notify_one();
+    }
 }

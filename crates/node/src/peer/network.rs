@@ -105,7 +105,7 @@ impl Peer {
     /// Calls the peer. It may be dropped at any point: a late answer is skipped by the next call.
     async fn call(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> io::Result<CallAnswer> {
         let inner = Arc::clone(&self.inner);
-        let peer = self.id;
+        let (peer, is_heartbeat) = (self.id, self.is_heartbeat);
         let dialed = self.dialed().await?;
         dialed.number += 1;
         let number = dialed.number;
@@ -114,6 +114,7 @@ impl Peer {
             out.extend_from_slice(&number.to_le_bytes());
             write(out);
         });
+        let asked = inner.now();
         dialed.is_torn = true;
         dialed.connection.writer.write_all(&out).await?;
         dialed.is_torn = false;
@@ -126,6 +127,9 @@ impl Peer {
             }
         };
         dialed.heard = inner.now();
+        if is_heartbeat {
+            inner.round_trips.lock().insert(peer, dialed.heard.since(asked));
+        }
         inner.hear(peer);
         Ok(answer)
     }

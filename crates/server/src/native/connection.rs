@@ -29,7 +29,7 @@ impl Native {
             // Silent, half-open or gone: there is nobody to talk to.
             return;
         };
-        let outbox = Arc::new(Outbox::greeting());
+        let outbox = Arc::new(Outbox::greeting(&self.figures));
         let requests = Requests::new(self.node.clone(), Arc::clone(&outbox), self.ttl_ms_max);
         let reading = async {
             let farewell = match refuse(greeting) {

@@ -1,9 +1,10 @@
 //! What waits to be sent on one connection, and the node's way into it.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 
 use bytes::BytesMut;
-use lockkeeper_core::{Event, Reply, SessionId, SessionView, Stamp, StateMachine};
+use lockkeeper_core::{Event, Refusal, Reply, SessionId, SessionView, Stamp, StateMachine};
 use lockkeeper_node::{Sink, Unavailable, WatchId};
 use lockkeeper_wire::native::{self as wire, Response, response::Body};
 use parking_lot::Mutex;
@@ -11,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::convert;
 use crate::error::{self, No, Subject};
+use crate::figures::Figures;
 use crate::limits::{OUTPUT_BYTES_MAX, REQUESTS_WAITING_MAX, WATCH_BACKLOG_BYTES_MAX};
 
 /// The output of one connection. The node's thread fills it, the connection's task empties it.
@@ -23,6 +25,8 @@ pub(super) struct Outbox {
     emptied: Notify,
     /// The connection is to be closed.
     closing: Notify,
+    /// Where refusals are counted.
+    figures: Arc<Figures>,
 }
 
 #[derive(Default)]
@@ -70,8 +74,8 @@ pub(super) enum Turn {
 
 impl Outbox {
     /// An outbox that sends this side's greeting first.
-    pub(super) fn greeting() -> Self {
-        let outbox = Self::default();
+    pub(super) fn greeting(figures: &Arc<Figures>) -> Self {
+        let outbox = Self { figures: Arc::clone(figures), ..Self::default() };
         wire::greet(&mut outbox.state.lock().output);
         outbox.filled.notify_one();
         outbox
@@ -90,6 +94,9 @@ impl Outbox {
 
     /// Encodes an answer that the node's thread didn't make, and has it sent.
     pub(super) fn answer(&self, id: u64, body: Body) {
+        if let Body::Refused(refused) = &body {
+            self.figures.refused(refused.code().as_str_name());
+        }
         self.state.lock().send(id, body);
         self.flush();
     }
@@ -376,9 +383,17 @@ impl Sink for Outbox {
                     _ => own.session.map(|bound| bound.session),
                 };
                 let subject = Subject { session, lock, number: id };
-                Body::Refused(error::refused(refusal, subject, state, now))
+                let refused = error::refused(refusal, subject, state, now);
+                self.figures.refused(refused.code().as_str_name());
+                if let (Some(lock), Refusal::Busy) = (lock, refusal) {
+                    self.figures.busy(lock);
+                }
+                Body::Refused(refused)
             }
-            Err(unavailable) => *error::unavailable(unavailable),
+            Err(unavailable) => {
+                self.figures.refused(error::unavailable_name(unavailable));
+                *error::unavailable(unavailable)
+            }
         };
         own.send(id, body);
     }
@@ -486,7 +501,7 @@ mod tests {
             assert!(outbox.ask(id, Asked::Lock(format!("lock-{id}"))));
         }
         for id in [3, 1, 2] {
-            let refused = Reply::Refused(lockkeeper_core::Refusal::Busy);
+            let refused = Reply::Refused(Refusal::Busy);
             outbox.reply(id, Ok(&refused), &state, Stamp(0));
         }
         for (id, body) in sent(&outbox) {

@@ -1,14 +1,14 @@
 //! A server on a thread of its own, and clients that speak raw bytes to it.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, BytesMut};
-use lockkeeper_node::Environment;
+use lockkeeper_node::{Environment, Member, Start, Timers};
 use lockkeeper_server::{Server, ServerConfig, StartError};
 use lockkeeper_wire::native::{
     self as wire, Acquire, Frames, OpenSession, REQUEST_BYTES_MAX, Release, Request, Response,
@@ -108,6 +108,43 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Waits until a condition holds.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The members of a cluster, at addresses that were free a moment ago: every one of them must know
+/// all before it starts.
+pub(crate) struct Members(Vec<Member>);
+
+impl Members {
+    pub(crate) fn three() -> Self {
+        let bind = |id| (id, TcpListener::bind("127.0.0.1:0").unwrap());
+        let listeners: Vec<(u64, TcpListener)> = (1..=3).map(bind).collect();
+        let members = listeners.iter().map(|(id, listener)| {
+            let peer_address = listener.local_addr().unwrap().to_string();
+            Member { id: *id, peer_address }
+        });
+        Self(members.collect())
+    }
+
+    /// Starts the member `id`, with what `change` makes of the defaults.
+    pub(crate) fn start(&self, id: u64, change: impl FnOnce(&mut ServerConfig)) -> Running {
+        let member = self.0.iter().find(|member| member.id == id).unwrap();
+        Running::start_with(|config| {
+            config.node.id = id;
+            config.node.listen_peer = Some(member.peer_address.clone());
+            config.node.start = Start::Together(self.0.clone());
+            config.node.timers = Timers::RELAXED;
+            change(config);
+        })
     }
 }
 

@@ -1,14 +1,15 @@
 //! Starting, stopping, and starting again.
 
-use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use lockkeeper_node::{Environment, Member, Start, Timers};
+use lockkeeper_node::Environment;
 use lockkeeper_server::{Server, ServerConfig};
 use lockkeeper_wire::native::{self as wire, refused::Code, request::Body as Asks, response::Body};
 
-use crate::harness::{Client, Running, SECRET, fresh_id, http, open, resume, runtime, start_error};
+use crate::harness::{
+    Client, Members, Running, SECRET, fresh_id, http, open, resume, runtime, start_error,
+};
 
 #[test]
 fn a_port_in_use_is_told() {
@@ -60,22 +61,8 @@ fn a_stop_says_goodbye_and_a_session_outlives_it() {
 
 #[test]
 fn a_leader_that_stops_costs_its_clients_nothing() {
-    let addresses = free_addresses();
-    let members: Vec<Member> = (1..)
-        .zip(&addresses)
-        .map(|(id, address)| Member { id, peer_address: address.clone() })
-        .collect();
-    let mut servers: Vec<Running> = members
-        .iter()
-        .map(|member| {
-            Running::start_with(|config| {
-                config.node.id = member.id;
-                config.node.listen_peer = Some(member.peer_address.clone());
-                config.node.start = Start::Together(members.clone());
-                config.node.timers = Timers::RELAXED;
-            })
-        })
-        .collect();
+    let members = Members::three();
+    let mut servers: Vec<Running> = (1..=3).map(|id| members.start(id, |_| {})).collect();
     let session = fresh_id();
     let (leader, mut client, token) = with_a_lock_at_the_leader(&servers, session);
 
@@ -91,7 +78,7 @@ fn a_leader_that_stops_costs_its_clients_nothing() {
 }
 
 /// A client of whoever leads, with a session that holds the lock `a`.
-fn with_a_lock_at_the_leader(servers: &[Running], session: u64) -> (usize, Client, u64) {
+pub(crate) fn with_a_lock_at_the_leader(servers: &[Running], session: u64) -> (usize, Client, u64) {
     loop {
         for (index, server) in servers.iter().enumerate() {
             let mut client = server.connect();
@@ -107,13 +94,6 @@ fn with_a_lock_at_the_leader(servers: &[Running], session: u64) -> (usize, Clien
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// Addresses that were free a moment ago: every member must know all of them before it starts.
-fn free_addresses() -> Vec<String> {
-    let bind = |_| TcpListener::bind("127.0.0.1:0").unwrap();
-    let listeners: Vec<TcpListener> = (0..3).map(bind).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
 #[test]
