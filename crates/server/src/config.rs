@@ -16,7 +16,9 @@ use lockkeeper_node::{Member, NodeConfig, NodeId, Start, Timers};
 
 pub use settings::{LogFormat, Network, Settings};
 
-use crate::limits::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT};
+use crate::limits::{
+    CONNECTIONS_MAX, ELECTION_TIMEOUT_MAX, HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL_MIN, IDLE_TIMEOUT,
+};
 
 const LISTEN: &str = "127.0.0.1:2379";
 const LISTEN_PEER: &str = "127.0.0.1:2380";
@@ -116,10 +118,15 @@ impl ServerConfig {
             (false, false) => Start::Together(members),
             (false, true) => return Err(ConfigError::JoinAndCluster),
         };
+        let mut timers = settings.network.unwrap_or(Network::Lan).timers();
+        timers.heartbeat = settings.heartbeat_interval.unwrap_or(timers.heartbeat);
+        if let Some((shortest, longest)) = settings.election_timeout {
+            (timers.election_min, timers.election_max) = (shortest, longest);
+        }
         let node = NodeConfig {
             listen_peer: Some(settings.listen_peer.unwrap_or_else(|| LISTEN_PEER.to_owned())),
             start,
-            timers: settings.network.unwrap_or(Network::Lan).timers(),
+            timers,
             snapshot_log_bytes: settings.snapshot_log_bytes.unwrap_or(defaults.snapshot_log_bytes),
             free_space_bytes_min: settings
                 .free_space_bytes_min
@@ -160,6 +167,7 @@ impl ServerConfig {
         if let Start::Together(members) = &self.node.start {
             check_members(self.node.id, members)?;
         }
+        check_timers(self.node.timers)?;
         let ttl_max_ms = self.node.ttl_max.as_millis();
         if !(u128::from(TTL_MS_MIN)..=u128::from(TTL_MS_MAX)).contains(&ttl_max_ms) {
             return Err(ConfigError::TtlMax { ttl_max: self.node.ttl_max });
@@ -220,6 +228,16 @@ fn is_loopback(host: &str) -> bool {
             .is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback())),
         Err(_) => false,
     }
+}
+
+/// One lost heartbeat must not look like the leader's end.
+fn check_timers(timers: Timers) -> Result<(), ConfigError> {
+    let Timers { heartbeat, election_min, election_max } = timers;
+    let is_right = heartbeat >= HEARTBEAT_INTERVAL_MIN
+        && 2 * heartbeat <= election_min
+        && election_min < election_max
+        && election_max <= ELECTION_TIMEOUT_MAX;
+    if is_right { Ok(()) } else { Err(ConfigError::Timers { timers }) }
 }
 
 fn check_members(id: NodeId, members: &[Member]) -> Result<(), ConfigError> {
@@ -338,6 +356,20 @@ pub enum ConfigError {
         id: NodeId,
         /// Both addresses.
         addresses: [String; 2],
+    },
+    /// Elections would come without need, never, or always at once.
+    #[error(
+        "heartbeat_interval = \"{}\" and election_timeout = [\"{}\", \"{}\"] don't go together: the \
+         heartbeat must be {HEARTBEAT_INTERVAL_MIN:?} or more, the shortest election time-out at \
+         least twice as long as that, and the longest longer still, but {ELECTION_TIMEOUT_MAX:?} at \
+         most; one that isn't given is what `network` says",
+        humantime::format_duration(timers.heartbeat),
+        humantime::format_duration(timers.election_min),
+        humantime::format_duration(timers.election_max)
+    )]
+    Timers {
+        /// What they would be.
+        timers: Timers,
     },
     /// The longest lease is not a lease.
     #[error(

@@ -46,6 +46,12 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may carry neither session nor request, likewise.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// The shortest interval of heartbeats: below it a node does little else.
+pub(crate) const HEARTBEAT_INTERVAL_MIN: Duration = Duration::from_millis(10);
+
+/// The longest election time-out: a request waits for up to five of them.
+pub(crate) const ELECTION_TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
 /// Simultaneous connections, likewise.
 pub(crate) const CONNECTIONS_MAX: usize = 20_000;
 

@@ -27,7 +27,7 @@ fn bench(servers: &Servers, arguments: &[&str]) -> Value {
 
 #[test]
 fn every_workload_says_what_it_found() {
-    let servers = Servers::start();
+    let servers = Servers::start_with_defaults();
     for workload in ["uncontended", "contended"] {
         let found = bench(&servers, &[workload]);
         for figure in ["pairs_per_s", "p50_ms", "p99_ms", "p999_ms", "server_cpu_us_per_op"] {

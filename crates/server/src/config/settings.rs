@@ -28,6 +28,10 @@ pub struct Settings {
     pub join: Option<bool>,
     /// How far apart the members are; [`Network::Lan`].
     pub network: Option<Network>,
+    /// Between two heartbeats of the leader; what `network` says.
+    pub heartbeat_interval: Option<Duration>,
+    /// The shortest and the longest election time-out; what `network` says.
+    pub election_timeout: Option<(Duration, Duration)>,
     /// Listen for other machines without encryption and authentication; no.
     pub insecure: Option<bool>,
     /// How the log's lines look; [`LogFormat::Text`].
@@ -68,7 +72,7 @@ pub enum LogFormat {
 
 /// The settings' names, as a file has them; in the environment they are upper case, behind
 /// `LOCKKEEPER_`.
-pub(super) const KEYS: [&str; 17] = [
+pub(super) const KEYS: [&str; 19] = [
     "id",
     "data_dir",
     "listen",
@@ -77,6 +81,8 @@ pub(super) const KEYS: [&str; 17] = [
     "cluster",
     "join",
     "network",
+    "heartbeat_interval",
+    "election_timeout",
     "insecure",
     "log_format",
     "log_level",
@@ -170,6 +176,8 @@ impl Settings {
             cluster: self.cluster.or(below.cluster),
             join: self.join.or(below.join),
             network: self.network.or(below.network),
+            heartbeat_interval: self.heartbeat_interval.or(below.heartbeat_interval),
+            election_timeout: self.election_timeout.or(below.election_timeout),
             insecure: self.insecure.or(below.insecure),
             log_format: self.log_format.or(below.log_format),
             log_level: self.log_level.or(below.log_level),
@@ -197,6 +205,8 @@ impl Settings {
             "cluster" => self.cluster = Some(members(text)?),
             "join" => self.join = Some(yes_or_no(text)?),
             "network" => self.network = Some(network(text)?),
+            "heartbeat_interval" => self.heartbeat_interval = Some(units::duration(text)?),
+            "election_timeout" => self.election_timeout = Some(shortest_and_longest(text)?),
             "insecure" => self.insecure = Some(yes_or_no(text)?),
             "log_format" => self.log_format = Some(log_format(text)?),
             "log_level" => self.log_level = Some(text.to_owned()),
@@ -255,6 +265,13 @@ fn network(text: &str) -> Result<Network, String> {
         "wan" => Ok(Network::Wan),
         _ => Err("write \"lan\" within one data centre, \"wan\" across several".to_owned()),
     }
+}
+
+fn shortest_and_longest(text: &str) -> Result<(Duration, Duration), String> {
+    let (shortest, longest) = text.split_once(',').ok_or_else(|| {
+        "write the shortest and the longest time-out, such as \"300ms\", \"600ms\"".to_owned()
+    })?;
+    Ok((units::duration(shortest.trim())?, units::duration(longest.trim())?))
 }
 
 fn log_format(text: &str) -> Result<LogFormat, String> {

@@ -26,6 +26,7 @@ fn the_commented_lines_of_the_example_are_settings_too() {
     let settings = Settings::from_toml(&uncommented, "example").unwrap();
     assert_eq!(settings.listen_unix, Some("/run/lockkeeper/lockkeeper.sock".into()));
     assert_eq!(settings.cluster.map(|members| members.len()), Some(3));
+    assert!(settings.heartbeat_interval.is_some() && settings.election_timeout.is_some());
 }
 
 fn is_setting(line: &str) -> bool {
@@ -67,10 +68,29 @@ fn a_cluster_is_a_list_of_members() {
     assert_eq!(config.node.start, Start::Together(members));
 }
 
+#[test]
+fn timers_are_those_of_the_network_unless_they_are_given() {
+    let load = |variables: &[(&str, &str)]| {
+        let variables = variables.iter().map(|(name, value)| variable(name, value));
+        ServerConfig::load(None, variables, Settings::default()).unwrap().node.timers
+    };
+    let ms = Duration::from_millis;
+    assert_eq!(load(&[]), Timers::LAN);
+    let elections = ("LOCKKEEPER_ELECTION_TIMEOUT", "300ms, 600ms");
+    let relaxed = Timers { election_min: ms(300), election_max: ms(600), ..Timers::LAN };
+    assert_eq!(load(&[elections]), relaxed);
+    let both = [elections, ("LOCKKEEPER_HEARTBEAT_INTERVAL", "60ms")];
+    assert_eq!(load(&both), Timers { heartbeat: ms(60), ..relaxed });
+    let text = "network = \"wan\"\nheartbeat_interval = \"250ms\"";
+    let settings = Settings::from_toml(text, "lockkeeper.toml").unwrap();
+    let config = ServerConfig::load(None, no_variables(), settings).unwrap();
+    assert_eq!(config.node.timers, Timers { heartbeat: ms(250), ..Timers::WAN });
+}
+
 /// Each mistake, and what the message must say: where, what, and what to write instead.
 #[test]
 fn mistakes_are_told_with_their_place_and_a_remedy() {
-    let table: [(&str, &[&str]); 20] = [
+    let table: [(&str, &[&str]); 24] = [
         ("id = 1\nlisten_pear = \"x\"", &["lockkeeper.toml:2", "`listen_pear`", "`listen_peer`?"]),
         ("colour = 1", &["lockkeeper.toml:1", "`colour`", "the settings are id, data_dir"]),
         ("id = ", &["lockkeeper.toml:1"]),
@@ -83,6 +103,10 @@ fn mistakes_are_told_with_their_place_and_a_remedy() {
         ("idle_timeout = \"0s\"", &["idle_timeout must be more than 0"]),
         ("insecure = \"perhaps\"", &["insecure = \"perhaps\"", "true or false"]),
         ("network = \"moon\"", &["network = \"moon\"", "\"lan\"", "\"wan\""]),
+        ("election_timeout = \"300ms\"", &["the shortest and the longest", "\"600ms\""]),
+        ("election_timeout = [\"600ms\", \"300ms\"]", &["[\"600ms\", \"300ms\"]", "longer still"]),
+        ("heartbeat_interval = \"60ms\"", &["\"60ms\"", "[\"100ms\", \"200ms\"]", "twice"]),
+        ("heartbeat_interval = \"1ms\"", &["10ms or more"]),
         ("snapshot_log_bytes = \"64MB\"", &["64MB", "\"64MiB\""]),
         ("listen = \"2379\"", &["listen = \"2379\"", "host:port"]),
         ("listen = \"0.0.0.0:2379\"", &["listen = \"0.0.0.0:2379\"", "`insecure = true`"]),
