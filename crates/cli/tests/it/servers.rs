@@ -95,6 +95,11 @@ impl Servers {
             self.assert_runs(index);
             TcpStream::connect((host.as_str(), 2379)).ok()
         });
+        // Clients are listened to first, and before they are served.
+        wait_for(&format!("server {} listens to its peers", index + 1), || {
+            self.assert_runs(index);
+            TcpStream::connect((host.as_str(), 2380)).ok()
+        });
     }
 
     fn assert_runs(&mut self, index: usize) {

@@ -113,7 +113,8 @@ fn a_snapshot_that_is_installed_over_a_running_node_closes_its_connections() {
         cluster.nodes[id].run(async |node| node.snapshot().await).unwrap();
     }
     busy.take("after-the-snapshot");
-    // The leader keeps the log for a peer until it has failed to reach it once more.
+    // The leader keeps the log for a peer until it has failed to reach it once more; that it has
+    // given it up is seen nowhere.
     std::thread::sleep(Duration::from_secs(3));
     cluster.network.heal();
     client.ear.wait("the end of the connection", |told| {

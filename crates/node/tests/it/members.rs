@@ -107,6 +107,7 @@ fn a_voter_that_lost_its_directory_is_let_in_nowhere() {
     cluster.stop(lost);
     fs::remove_dir_all(cluster.directory(lost)).unwrap();
     cluster.start(lost);
+    // That nobody lets it in is seen nowhere but in the logs: several elections' worth of tries.
     std::thread::sleep(Duration::from_secs(3));
     let status = cluster.node(lost).status();
     assert!(!status.is_ready, "{status:?}");

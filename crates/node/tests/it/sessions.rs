@@ -54,6 +54,7 @@ fn a_session_that_is_heard_of_lives_on() {
     let cluster = Cluster::together(3);
     let clients: Vec<_> =
         (1..=3).map(|id| Client::open_with_ttl(cluster.node(id), TTL_MS)).collect();
+    // The time that passes is what is tested.
     let end = Instant::now() + Duration::from_millis(u64::from(TTL_MS) * 3);
     while Instant::now() < end {
         for client in &clients {
@@ -76,14 +77,9 @@ fn a_node_that_is_cut_off_confirms_nothing_and_grants_nothing() {
     inside.confirmed(waiting);
 
     cluster.network.cut_off(leader);
-    // What is on its way may still arrive; a little later nothing does.
-    std::thread::sleep(cluster.config(leader).timers.election_max);
-    let beats: Vec<_> = (0..10)
-        .map(|_| {
-            std::thread::sleep(Duration::from_millis(100));
-            inside.beat()
-        })
-        .collect();
+    // What is on its way may still arrive; afterwards nothing does.
+    eventually("it hears nobody", || !cluster.node(leader).status().is_ready);
+    let beats: Vec<_> = (0..10).map(|_| inside.beat()).collect();
     let number = inside.next_number();
     let session = inside.session;
     let lone = inside.try_ask(&Command::Request {
@@ -92,6 +88,7 @@ fn a_node_that_is_cut_off_confirms_nothing_and_grants_nothing() {
         floor: lockkeeper_core::Number(1),
         request: crate::client::acquire("minority"),
     });
+    // This answer takes longer than any confirmation may.
     assert!(lone.is_err(), "a minority of one answered {lone:?}");
     assert!(!beats.iter().any(|beat| inside.is_confirmed(*beat)), "confirmed without a quorum");
 
@@ -112,7 +109,7 @@ fn a_new_leader_gives_every_session_a_full_lease() {
     let survivor = cluster.followers()[0];
     let mut client = Client::open_with_ttl(cluster.node(survivor), 3_000);
     let (held, token) = client.take("kept");
-    // Most of the lease passes in silence; then the leader dies.
+    // Most of the lease passes in silence, which is what is tested; then the leader dies.
     std::thread::sleep(Duration::from_millis(2_000));
     cluster.kill(leader);
     cluster.leader();
