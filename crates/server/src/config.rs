@@ -359,10 +359,10 @@ pub enum ConfigError {
     },
     /// Elections would come without need, never, or always at once.
     #[error(
-        "heartbeat_interval = \"{}\" and election_timeout = [\"{}\", \"{}\"] don't go together: the \
-         heartbeat must be {HEARTBEAT_INTERVAL_MIN:?} or more, the shortest election time-out at \
-         least twice as long as that, and the longest longer still, but {ELECTION_TIMEOUT_MAX:?} at \
-         most; one that isn't given is what `network` says",
+        "heartbeat_interval = \"{}\" and election_timeout = [\"{}\", \"{}\"] don't go together: \
+         the heartbeat must be {HEARTBEAT_INTERVAL_MIN:?} or more, the shortest election time-out \
+         at least twice as long as that, and the longest longer still, but \
+         {ELECTION_TIMEOUT_MAX:?} at most; one that isn't given is what `network` says",
         humantime::format_duration(timers.heartbeat),
         humantime::format_duration(timers.election_min),
         humantime::format_duration(timers.election_max)
