@@ -23,6 +23,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 use crate::{Limit, Number, OPEN_REQUESTS_MAX, Refusal, Reply, Request};
 
 /// The answers of one session.
@@ -67,6 +69,10 @@ impl Answers {
 
     /// What `number` has been answered; `None` if it is new, or still holds or waits.
     pub(crate) fn get(&self, number: Number) -> Option<&Answer> {
+        #[cfg(feature = "mutations")]
+        if mutated(Mutation::ForgetAnswers) {
+            return None;
+        }
         self.kept.get(&number)
     }
 

@@ -16,6 +16,8 @@ mod ids;
 mod limits;
 mod lock;
 mod machine;
+#[cfg(feature = "mutations")]
+mod mutation;
 mod name;
 mod reply;
 mod session;
@@ -30,6 +32,8 @@ pub use event::{Event, LossReason};
 pub use ids::{ClusterId, LockName, Number, Revision, Secret, SessionId, Stamp, Token};
 pub use limits::*;
 pub use machine::StateMachine;
+#[cfg(feature = "mutations")]
+pub use mutation::Mutation;
 pub use name::check_lock_name;
 pub use reply::{Refusal, Reply};
 pub use session::Owner;

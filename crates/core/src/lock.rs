@@ -25,6 +25,8 @@
 use std::collections::BTreeMap;
 use std::iter;
 
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 use crate::{HOLDS_PER_LOCK_MAX, Mode, Number, Revision, SessionId, Stamp, Token};
 
 /// The lock of one name. The default value is free, and nobody waits.
@@ -101,6 +103,11 @@ impl Lock {
     /// Takes the head out of the line if it can go in now. The caller lets it [`Lock::enter`].
     pub(crate) fn admit_head(&mut self) -> Option<Waiter> {
         let (ticket, waiter) = self.head()?;
+        #[cfg(feature = "mutations")]
+        let (ticket, waiter) = match self.waiters().nth(1) {
+            Some(second) if mutated(Mutation::SkipWaiter) => second,
+            _ => (ticket, waiter),
+        };
         let has_room = self.hold_count() < HOLDS_PER_LOCK_MAX && self.admits(waiter.mode);
         if has_room { self.unqueue(ticket) } else { None }
     }

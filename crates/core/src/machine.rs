@@ -14,6 +14,8 @@ use std::ops::Bound;
 
 use crate::dedup::Asked;
 use crate::lock::{Hold, Lock, Ticket, Waiter};
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 use crate::session::{Handle, Live, Place, Session};
 use crate::shards::Shards;
 use crate::{
@@ -194,6 +196,11 @@ impl StateMachine {
     /// Lets an acquire in at once.
     fn enter(&mut self, ask: &Acquire<'_>, name: LockName, entry: &mut Entry<'_>) -> Reply {
         let token = entry.next_token(&mut self.revision);
+        #[cfg(feature = "mutations")]
+        let token = match self.locks.get(&*name) {
+            None if mutated(Mutation::ReuseTokens) => Token(1),
+            _ => token,
+        };
         let hold = Hold::new(ask.session, ask.number, token, ask.mode, entry.at);
         self.locks.get_or_default(name.clone()).enter(hold.with_purpose(ask.purpose.into()));
         self.hold_count += 1;
@@ -292,6 +299,10 @@ impl StateMachine {
                 waited_ms: entry.at.0 - waiter.since.0,
                 ended: None,
             });
+            #[cfg(feature = "mutations")]
+            if mutated(Mutation::LoseWakeUp) {
+                return Ok(Reply::Done);
+            }
             self.serve(&place.lock, entry);
             return Ok(Reply::Done);
         }

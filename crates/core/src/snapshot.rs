@@ -25,6 +25,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::dedup::{Answer, Answers};
 use crate::lock::{Hold, Lock, Ticket, Waiter};
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 use crate::session::{Handle, Owner, Place, Session};
 use crate::{
     ClusterId, LockName, Mode, Number, Revision, Secret, SessionId, Stamp, StateMachine, Token,
@@ -192,6 +194,10 @@ impl<W: Write> RecordWriter<'_, W> {
             is_revoked: session.is_revoked,
             floor: session.answers.floor(),
         }))?;
+        #[cfg(feature = "mutations")]
+        if mutated(Mutation::LoseAnswersInSnapshot) {
+            return Ok(());
+        }
         for (number, answer) in session.answers.iter() {
             self.write(&Record::Answer(number, answer.clone()))?;
         }
