@@ -2,7 +2,8 @@
 //!
 //! What counts is not what the log says, but when each client works under its lock: from `Held`
 //! until it stops. A guard must be lost before the next grant is believed by anybody. Where there
-//! is a log, its own holds must exclude each other as well.
+//! is a log, its own holds must exclude each other as well, and nothing is granted in the silence
+//! after a restore, when nobody knows who still believes in an earlier grant.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::judge::Verdict;
 use crate::judge::findings::{At, Findings};
 use crate::judge::ledger::Ledger;
 use crate::judge::story::{Hold, Story, admits, excludes};
-use crate::{History, Transition};
+use crate::{History, Silence, Transition};
 
 /// No two that exclude each other are held at one time, and permits never exceed those there are.
 #[must_use]
@@ -66,6 +67,17 @@ fn check_log(history: &History, findings: &mut Findings) {
                     "entry {index} grants {lock:?} as {mode:?} with token {token} to session \
                      {session}, while these hold it: {:?}",
                     line.holds
+                )
+            });
+        }
+        let is_silent = |silence: &Silence| (silence.from..silence.until).contains(index);
+        if let Event::Granted { lock, session, token, .. } = event
+            && history.silences.iter().any(is_silent)
+        {
+            findings.add(|| {
+                format!(
+                    "entry {index} grants {lock:?} with token {token} to session {session} in the \
+                     silence after a restore"
                 )
             });
         }
@@ -187,6 +199,17 @@ mod tests {
         assert_eq!(check(&forge.done()), []);
         forge.hold((1, 3), "a", Shared, 10, 3 * S..4 * S);
         assert_finds(&check(&forge.done()), &["client 0", "client 1"]);
+    }
+
+    #[test]
+    fn a_grant_in_the_silence_after_a_restore_is_found() {
+        for (until, is_lawful) in [(6, true), (7, false)] {
+            let mut forge = Forge::new(0);
+            forge.opened(5, 1).granted(6, "a", 1, 1, 6, Exclusive);
+            let mut history = forge.history();
+            history.silences = vec![Silence { from: 3, until }];
+            assert_eq!(check(&history).is_empty(), is_lawful, "until {until}");
+        }
     }
 
     #[test]

@@ -223,7 +223,10 @@ impl Forge {
         number: u64,
     ) -> &mut Self {
         let (session, number) = (SessionId(session), Number(number));
-        self.log(index, Event::Cancelled { lock: lock.into(), session, number, ended: None })
+        self.log(
+            index,
+            Event::Cancelled { lock: lock.into(), session, number, ended: None, waited_ms: 0 },
+        )
     }
 
     /// The history so far, put in the order of time, over at 20 s.
