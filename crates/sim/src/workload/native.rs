@@ -188,7 +188,7 @@ impl Session {
     async fn hold(&self, wish: &Wish, guard: Guard, chance: &mut Chance) {
         let attempt = wish.attempt;
         let steps = chance.below(6);
-        let length = *chance.pick(&[0, 5, 40, 200, 500]);
+        let length = *chance.pick(&[0, 5, 40, 200, 500, 1_000]);
         let heeds_revocation = chance.one_in(2);
         for _ in 0..steps {
             let step = sleep(Duration::from_millis(length));

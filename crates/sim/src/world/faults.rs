@@ -37,7 +37,7 @@ pub(crate) struct Faults {
 /// How a fault ends.
 #[derive(Clone, Debug)]
 enum Mend {
-    /// Then the client that hears late hears nothing.
+    /// Then the client that heard late hears nothing, or stands still.
     LateNews(MachineId),
     Links(Vec<(MachineId, MachineId)>),
     Stall(NodeId),
@@ -45,7 +45,7 @@ enum Mend {
 }
 
 /// Every kind of fault, and how often it comes compared with the others.
-const KINDS: [(&str, u64); 21] = [
+const KINDS: [(&str, u64); 22] = [
     ("kill-node", 10),
     ("power-loss", 8),
     ("power-loss-everywhere", 2),
@@ -54,7 +54,8 @@ const KINDS: [(&str, u64); 21] = [
     ("swallow-one-way", 8),
     ("swallow-link", 6),
     ("isolate", 8),
-    ("split", 6),
+    ("split", 4),
+    ("split-leader", 8),
     ("reset", 6),
     ("slow-link", 6),
     ("slow-disk", 5),
@@ -62,7 +63,7 @@ const KINDS: [(&str, u64); 21] = [
     ("failing-disk", 3),
     ("full-disk", 4),
     ("pause-client", 8),
-    ("late-news", 4),
+    ("late-news", 6),
     ("kill-client", 5),
     ("clock-jump", 4),
     ("transfer", 5),
@@ -144,12 +145,17 @@ impl World {
         self.recorder.note(self.now, &format!("ends: {mend:?}"));
         match mend {
             Mend::LateNews(client) => {
+                let until = self.now + self.faults.chance.between(1_000, 5_000) * MILLI;
                 let links = self.links_of(*client);
+                let is_cut_off = self.faults.chance.one_in(2);
                 for &(from, to) in &links {
-                    self.net.set_link(from, to, true, Duration::ZERO);
+                    self.net.set_link(from, to, is_cut_off, Duration::ZERO);
                 }
-                let length = self.faults.chance.between(1_000, 5_000) * MILLI;
-                self.faults.until(self.now + length, Mend::Links(links));
+                if is_cut_off {
+                    self.faults.until(until, Mend::Links(links));
+                } else {
+                    self.pause(*client, until);
+                }
             }
             Mend::Links(links) => {
                 for &(from, to) in links {
@@ -226,7 +232,7 @@ impl World {
             }
             "late-news" => {
                 let client = self.some_client();
-                let late = Duration::from_millis(self.faults.chance.between(50, 900));
+                let late = Duration::from_millis(self.faults.chance.between(30, 400));
                 let what = format!("news for machine {client} is {late:?} late");
                 self.recorder.note(self.now, &what);
                 for &(from, to) in self.links_of(client).iter().filter(|link| link.1 == client) {
@@ -350,6 +356,7 @@ impl World {
             "swallow-link" | "slow-link" => vec![(one, other), (other, one)],
             "isolate" => self.links_of(one),
             "split" => self.split(),
+            "split-leader" => self.split_leader(),
             _ => {
                 self.net.reset(one, other);
                 return;
@@ -367,10 +374,24 @@ impl World {
 
     /// The links between two halves of the world.
     fn split(&mut self) -> Vec<(MachineId, MachineId)> {
-        let sides: Vec<bool> =
-            (0..self.machines.len()).map(|_| self.faults.chance.one_in(2)).collect();
-        let pairs = (0..sides.len()).flat_map(|from| (0..sides.len()).map(move |to| (from, to)));
-        pairs.filter(|&(from, to)| sides[from] != sides[to]).collect()
+        let chance = &mut self.faults.chance;
+        let sides: Vec<bool> = (0..self.machines.len()).map(|_| chance.one_in(2)).collect();
+        between(&sides)
+    }
+
+    /// The links between the leader with some of the clients, and all others.
+    fn split_leader(&mut self) -> Vec<(MachineId, MachineId)> {
+        let leader = self.servers.iter().find(|server| server.leads());
+        let Some(leader) = leader.map(|server| server.machine) else { return self.split() };
+        let chance = &mut self.faults.chance;
+        let clients = &self.clients;
+        let sides: Vec<bool> = (0..self.machines.len())
+            .map(|machine| {
+                let is_client = clients.iter().any(|client| client.machine == machine);
+                machine == leader || (is_client && chance.one_in(2))
+            })
+            .collect();
+        between(&sides)
     }
 
     /// Adds a member, or removes one that may be missed.
@@ -412,6 +433,12 @@ impl World {
             }
         });
     }
+}
+
+/// The links between two sides.
+fn between(sides: &[bool]) -> Vec<(MachineId, MachineId)> {
+    let pairs = (0..sides.len()).flat_map(|from| (0..sides.len()).map(move |to| (from, to)));
+    pairs.filter(|&(from, to)| sides[from] != sides[to]).collect()
 }
 
 /// How often the members change, compared with [`KINDS`].
