@@ -393,3 +393,31 @@ impl From<Transfer> for TransferLeaderRequest<Types> {
         Self::new(transfer.from.into(), transfer.to, transfer.last.map(LogId::from))
     }
 }
+
+/// One of each message here, for a fuzzer to begin with; `batch` is an entry's.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn samples(batch: &Bytes) -> Vec<Vec<u8>> {
+    use crate::peer::message::{Answer, Call, CallAnswer, FromLeader, SnapshotHead};
+
+    let (id, vote) = (Id(3, 17), Ballot { term: 3, node: 2, is_committed: true });
+    let voters = vec![BTreeSet::from([1, 2]), BTreeSet::from([1, 2, 3])];
+    let addresses = (1..=3).map(|node| (node, format!("10.0.0.{node}:2380"))).collect();
+    let members = Members { voters, addresses };
+    let meta = Meta { last: Some(id), members_at: Some(id), members: members.clone() };
+    let mut entry = encode(&EntryHead::Batch(id));
+    entry.extend_from_slice(batch);
+    let mut append = encode(&AppendHead { vote, previous: Some(id), commit: None });
+    append.extend_from_slice(&(entry.len() as u32).to_le_bytes());
+    append.extend_from_slice(&entry);
+    vec![
+        entry,
+        append,
+        encode(&EntryHead::Members(id, members)),
+        encode(&SnapshotHead { vote, meta: meta.clone(), len: 1_000 }),
+        encode(&meta),
+        encode(&Call::Vote(VoteAsked { vote, last: Some(id), is_transfer: true })),
+        encode(&Call::TransferLeader(Transfer { from: vote, to: 3, last: Some(id) })),
+        encode(&CallAnswer::Voted(Voted { vote, is_granted: true, last: None })),
+        encode(&FromLeader::Answer { id: 1, answer: Answer::Leases(vec![Some(7), None]) }),
+    ]
+}

@@ -16,6 +16,9 @@ mod entry;
 mod env;
 mod error;
 mod forward;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod identity;
 mod inner;
 mod living;

@@ -24,6 +24,8 @@
 //! meets the callers.
 
 mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod persisted;
 mod recovery;
 mod segment;

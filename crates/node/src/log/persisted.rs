@@ -14,6 +14,10 @@ use bytes::Bytes;
 
 use super::format::Kind;
 
+/// An index beyond this is damage: no cluster lives to see it, and counting on from it must not
+/// overflow.
+const INDEX_MAX: u64 = 1 << 62;
+
 /// The place of a record: 16 bytes for each entry of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -65,6 +69,9 @@ impl Persisted {
     /// Plays one record. The error says how it contradicts those before it.
     pub(super) fn play(&mut self, record: Record) -> Result<(), String> {
         let Record { kind, index, place, body } = record;
+        if index > INDEX_MAX {
+            return Err(format!("index {index} is out of range"));
+        }
         self.closed = kind == Kind::Closed;
         match kind {
             Kind::Closed => {}
@@ -184,6 +191,18 @@ mod tests {
         play(&mut persisted, Kind::Truncate, 10).unwrap_err();
         play(&mut persisted, Kind::Truncate, 8).unwrap();
         assert_eq!((persisted.first(), persisted.next(), persisted.live_bytes()), (7, 8, 48));
+    }
+
+    #[test]
+    fn an_index_that_nobody_lives_to_see_is_refused() {
+        for kind in [Kind::Entry, Kind::Committed, Kind::Truncate, Kind::Purge] {
+            let mut persisted = Persisted::default();
+            for index in [INDEX_MAX + 1, u64::MAX] {
+                play(&mut persisted, kind, index).unwrap_err();
+            }
+            play(&mut persisted, kind, INDEX_MAX).unwrap();
+            assert!(persisted.next() <= INDEX_MAX + 1);
+        }
     }
 
     #[test]

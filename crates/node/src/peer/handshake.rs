@@ -89,6 +89,7 @@ pub(crate) async fn connect(
             Reply::Refused(reason) => Err(denied(format!("node {peer} refuses: {reason}"))),
             Reply::Welcome(papers) => {
                 check(inner, papers, peer).await?;
+                connection.reader.trust();
                 Ok(connection)
             }
         }
@@ -172,7 +173,9 @@ pub(crate) async fn accept(
             Ok(()) => connection.send(&Reply::Welcome(papers(inner))).await?,
             Err(error) => connection.send(&Reply::Refused(error.to_string())).await?,
         }
-        checked.map(|()| (from.node, purpose, connection))
+        checked?;
+        connection.reader.trust();
+        Ok((from.node, purpose, connection))
     };
     let accepted = timeout(TIMEOUT, speak).await;
     let accepted = accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
@@ -211,6 +214,12 @@ async fn check(inner: &Inner, papers: Papers, expected: NodeId) -> io::Result<()
              with a new id and an empty directory"
         )))
     }
+}
+
+/// Whether these bytes are a hello, or an answer to one.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn is_read(bytes: &[u8]) -> (bool, bool) {
+    (codec::decode::<Hello>(bytes).is_some(), codec::decode::<Reply>(bytes).is_some())
 }
 
 fn denied(why: String) -> io::Error {

@@ -1,0 +1,11 @@
+//! The short form of fuzzing: streams and messages made of any bytes.
+
+use std::path::Path;
+
+use crate::wire;
+
+#[test]
+fn streams_from_strangers() {
+    let corpora = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus"));
+    wire::WIRE.check_short(corpora, 20_000);
+}
