@@ -17,7 +17,8 @@ use lockkeeper_node::{Member, NodeConfig, NodeId, Start, Timers};
 pub use settings::{LogFormat, Network, Settings};
 
 use crate::limits::{
-    CONNECTIONS_MAX, ELECTION_TIMEOUT_MAX, HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL_MIN, IDLE_TIMEOUT,
+    CONNECTIONS_MAX, ELECTION_TIMEOUT_MAX, FRAME_TIMEOUT, HANDSHAKE_TIMEOUT,
+    HEARTBEAT_INTERVAL_MIN, IDLE_TIMEOUT,
 };
 
 const LISTEN: &str = "127.0.0.1:2379";
@@ -43,6 +44,8 @@ pub struct ServerConfig {
     pub connections_max: usize,
     /// How long a client has for its greeting.
     pub handshake_timeout: Duration,
+    /// How long a frame or an HTTP request that has begun may take to come.
+    pub frame_timeout: Duration,
     /// How long a connection may carry neither session nor request.
     pub idle_timeout: Duration,
     /// The server is [idle](crate::Server::idle) after this long without a connection and without a
@@ -66,6 +69,7 @@ impl ServerConfig {
             log_level: LOG_LEVEL.to_owned(),
             connections_max: CONNECTIONS_MAX,
             handshake_timeout: HANDSHAKE_TIMEOUT,
+            frame_timeout: FRAME_TIMEOUT,
             idle_timeout: IDLE_TIMEOUT,
             ends_when_idle_for: None,
             ends_sessions_of_earlier_boots: false,
@@ -143,6 +147,7 @@ impl ServerConfig {
             log_level: settings.log_level.unwrap_or_else(|| LOG_LEVEL.to_owned()),
             connections_max: settings.connections_max.unwrap_or(CONNECTIONS_MAX),
             handshake_timeout: settings.handshake_timeout.unwrap_or(HANDSHAKE_TIMEOUT),
+            frame_timeout: FRAME_TIMEOUT,
             idle_timeout: settings.idle_timeout.unwrap_or(IDLE_TIMEOUT),
             ends_when_idle_for: None,
             ends_sessions_of_earlier_boots: false,

@@ -35,7 +35,7 @@ pub(crate) const NO_HTTP2: &[u8] = b"HTTP/1.1 505 HTTP Version Not Supported\r\n
 /// Connections that wait to be taken over; more are dropped.
 const WAITING_MAX: usize = 128;
 
-/// How long an HTTP connection may be silent.
+/// How long an HTTP connection may be silent between two requests.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// The way of a connection to the HTTP thread.
@@ -56,7 +56,8 @@ impl Door {
     }
 }
 
-/// Starts the thread, which ends with all its connections when `stopping` turns true or can't any
+/// Starts the thread. A request that has begun has `request_timeout` to come, to be answered, and
+/// its answer to be read. The thread ends with all its connections when `stopping` turns true or can't any
 /// more. The receiver tells when it has, and holds the node no longer.
 ///
 /// # Errors
@@ -65,6 +66,7 @@ impl Door {
 pub(crate) fn start(
     node: NodeHandle,
     metrics: Arc<Metrics>,
+    request_timeout: Duration,
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<(Door, oneshot::Receiver<()>)> {
     let (ended, has_ended) = oneshot::channel();
@@ -74,7 +76,7 @@ pub(crate) fn start(
     thread::Builder::new().name("http".to_owned()).spawn(move || {
         runtime.block_on(async {
             tokio::select! {
-                _ = axum::serve(Doorway { receiver }, router) => {}
+                _ = axum::serve(Doorway { receiver, request_timeout }, router) => {}
                 _ = stopping.wait_for(|is_stopping| *is_stopping) => {}
             }
         });
@@ -151,6 +153,7 @@ struct HandedOver {
 /// Where handed over connections arrive: a listener, as axum sees it.
 struct Doorway {
     receiver: mpsc::Receiver<HandedOver>,
+    request_timeout: Duration,
 }
 
 impl Listener for Doorway {
@@ -165,8 +168,18 @@ impl Listener for Doorway {
             // A client that is gone already has no address.
             let Ok(address) = stream.peer_addr() else { continue };
             let Ok(stream) = TcpStream::from_std(stream) else { continue };
-            let silence = Box::pin(sleep(SILENCE_MAX));
-            return (Connection { stream, read, silence, _admission: admission }, address);
+            let request_timeout = self.request_timeout;
+            // A request has begun: its first bytes told that this is HTTP.
+            let deadline = Box::pin(sleep(request_timeout));
+            let connection = Connection {
+                stream,
+                read,
+                request_timeout,
+                deadline,
+                is_asking: true,
+                _admission: admission,
+            };
+            return (connection, address);
         }
     }
 
@@ -176,11 +189,27 @@ impl Listener for Doorway {
 }
 
 /// A handed over connection: first the bytes that were read, then the socket's.
+///
+/// It has one deadline. A request's runs from its first byte, and no further byte moves it, so that
+/// nobody stays by dribbling; what is sent of the answer does. Then the next request may let wait.
 struct Connection {
     stream: TcpStream,
     read: BytesMut,
-    silence: Pin<Box<Sleep>>,
+    request_timeout: Duration,
+    deadline: Pin<Box<Sleep>>,
+    /// A request has begun, and nothing of its answer has been sent.
+    is_asking: bool,
     _admission: Admission,
+}
+
+impl Connection {
+    fn end_in(&mut self, limit: Duration) {
+        self.deadline.as_mut().reset(Instant::now() + limit);
+    }
+
+    fn is_late<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.deadline.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
 }
 
 impl AsyncRead for Connection {
@@ -194,11 +223,21 @@ impl AsyncRead for Connection {
             buffer.put_slice(&self.read.split_to(count));
             return Poll::Ready(Ok(()));
         }
+        // Asked first: somebody who always has another byte would never be found late.
+        if self.is_asking
+            && let Poll::Ready(late) = self.is_late(context)
+        {
+            return Poll::Ready(late);
+        }
         if let Poll::Ready(result) = Pin::new(&mut self.stream).poll_read(context, buffer) {
-            self.silence.as_mut().reset(Instant::now() + SILENCE_MAX);
+            if !self.is_asking {
+                self.is_asking = true;
+                let limit = self.request_timeout;
+                self.end_in(limit);
+            }
             return Poll::Ready(result);
         }
-        self.silence.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        self.is_late(context)
     }
 }
 
@@ -208,7 +247,12 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        if let Poll::Ready(result) = Pin::new(&mut self.stream).poll_write(context, bytes) {
+            self.is_asking = false;
+            self.end_in(SILENCE_MAX);
+            return Poll::Ready(result);
+        }
+        self.is_late(context)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

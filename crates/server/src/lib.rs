@@ -11,6 +11,7 @@ mod config;
 mod connections;
 mod error;
 mod figures;
+mod files;
 mod histogram;
 mod http;
 mod limits;

@@ -43,6 +43,11 @@ pub(crate) const READ_BYTES: usize = 64 << 10;
 /// How long a client has for its greeting, unless the configuration says otherwise.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a frame that has begun may take to come, or an HTTP request to come and be answered:
+/// 64 KiB over the slowest line worth serving. Half a frame must not hold a place for ever, however
+/// its bytes dribble in.
+pub(crate) const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// How long a connection may carry neither session nor request, likewise.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -52,7 +57,7 @@ pub(crate) const HEARTBEAT_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// The longest election time-out: a request waits for up to five of them.
 pub(crate) const ELECTION_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
-/// Simultaneous connections, likewise.
+/// Simultaneous connections, likewise; fewer if the process may not have as many files.
 pub(crate) const CONNECTIONS_MAX: usize = 20_000;
 
 /// How long a client may take to read what one write sends it. Slower ones hold memory, and perhaps

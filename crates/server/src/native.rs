@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::figures::Figures;
-use crate::limits::{HANDSHAKE_TIMEOUT, IDLE_TIMEOUT};
+use crate::limits::{FRAME_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT};
 
 mod connection;
 mod convert;
@@ -40,6 +40,7 @@ pub struct Native {
     pub(crate) node: NodeHandle,
     pub(crate) ttl_ms_max: u32,
     pub(crate) idle_timeout: Duration,
+    pub(crate) frame_timeout: Duration,
     pub(crate) stopping: watch::Sender<bool>,
     pub(crate) figures: Arc<Figures>,
 }
@@ -53,6 +54,7 @@ impl Native {
             node,
             ttl_ms_max: u32::try_from(ttl_max.as_millis()).unwrap_or(u32::MAX),
             idle_timeout: IDLE_TIMEOUT,
+            frame_timeout: FRAME_TIMEOUT,
             stopping: watch::Sender::new(false),
             figures: Arc::default(),
         }

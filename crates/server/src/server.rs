@@ -19,7 +19,7 @@ use crate::connections::{Admission, Connections};
 use crate::limits::{FAREWELL_TIMEOUT, HANDOVER_TIMEOUT};
 use crate::metrics::Metrics;
 use crate::socket::{Listener, Protocol, Socket, prepare, protocol, read_some};
-use crate::{Native, boot, http, transitions};
+use crate::{Native, boot, files, http, transitions};
 
 /// A running node with its front ends.
 ///
@@ -63,15 +63,27 @@ impl Server {
                 tracing::info!(ended, "ended the sessions of an earlier boot of this machine");
             }
         }
-        let connections = Arc::new(Connections::new(config.connections_max));
-        let native =
-            Native { idle_timeout: config.idle_timeout, ..Native::new(node.clone(), ttl_max) };
+        let connections_max = files::room_for(config.connections_max);
+        if connections_max < config.connections_max {
+            tracing::warn!(
+                connections_max,
+                wanted = config.connections_max,
+                "this process may not have as many files open as connections_max asks for: raise \
+                 its limit (ulimit -n, LimitNOFILE=)"
+            );
+        }
+        let connections = Arc::new(Connections::new(connections_max));
+        let native = Native {
+            idle_timeout: config.idle_timeout,
+            frame_timeout: config.frame_timeout,
+            ..Native::new(node.clone(), ttl_max)
+        };
         let figures = Arc::clone(&native.figures);
         transitions::follow(&node, &figures, &clock, native.stopping.subscribe());
         let metrics = Metrics::new(node.clone(), Arc::clone(&connections), figures, clock);
-        let metrics = Arc::new(metrics);
-        let (http, http_ended) = http::start(node.clone(), metrics, native.stopping.subscribe())
-            .map_err(StartError::Http)?;
+        let stopping = native.stopping.subscribe();
+        let http = http::start(node.clone(), Arc::new(metrics), config.frame_timeout, stopping);
+        let (http, http_ended) = http.map_err(StartError::Http)?;
         let front = Arc::new(Front {
             native,
             handshake_timeout: config.handshake_timeout,

@@ -11,4 +11,5 @@ mod locks;
 mod operator;
 mod server;
 mod servers;
+mod strangers;
 mod usage;

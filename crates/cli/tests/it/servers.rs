@@ -115,6 +115,11 @@ impl Servers {
         fs::read_to_string(path).unwrap_or_default()
     }
 
+    /// `host:port` of the clients' listener.
+    pub(crate) fn client_address(&self, index: usize) -> String {
+        format!("{}:2379", self.hosts[index])
+    }
+
     /// `host:port` of the peer listener.
     pub(crate) fn peer_address(&self, index: usize) -> String {
         format!("{}:2380", self.hosts[index])

@@ -1,5 +1,7 @@
 //! The side of a connection between peers that was called.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use openraft::raft::AppendEntriesRequest;
 use tokio::io::AsyncWriteExt;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Semaphore, oneshot};
 use tokio::time::sleep;
 
 use super::frame::{self, Connection, FrameReader, invalid};
@@ -21,8 +23,12 @@ use crate::inner::Inner;
 use crate::raft::Types;
 use crate::{NodeId, PeerStream, TransportListener, forward};
 
-/// Connections at a time: several for each of some dozens of peers. More is an attack or a fault.
+/// Connections of peers at a time: several for each of some dozens. More is an attack or a fault.
 const CONNECTIONS_MAX: usize = 512;
+
+/// Connections at a time that have not said yet who they are. One more takes the place of the
+/// oldest: a peer needs its place for milliseconds, a stranger would keep it for seconds.
+const STRANGERS_MAX: usize = 128;
 
 /// How long to wait before accepting again when the system has nothing left to accept with.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -30,16 +36,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts peers, for as long as this node lives.
 pub(crate) async fn run(inner: Arc<Inner>, mut listener: Box<dyn TransportListener>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut strangers = Strangers::default();
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, from)) => {
-                let serving = Arc::clone(&inner);
+                let (serving, places) = (Arc::clone(&inner), Arc::clone(&places));
+                let shown_out = strangers.let_in();
                 inner.spawn(async move {
-                    if let Err(error) = serve(&serving, stream).await {
+                    if let Err(error) = serve(&serving, stream, shown_out, &places).await {
                         tracing::debug!(from, %error, "a peer's connection has ended");
                     }
-                    drop(place);
                 });
             }
             Err(error) => {
@@ -50,8 +56,39 @@ pub(crate) async fn run(inner: Arc<Inner>, mut listener: Box<dyn TransportListen
     }
 }
 
-async fn serve(inner: &Arc<Inner>, stream: Box<dyn PeerStream>) -> io::Result<()> {
-    let (peer, purpose, connection) = handshake::accept(inner, stream).await?;
+/// Those who have not said who they are, oldest first.
+#[derive(Default)]
+struct Strangers {
+    inside: VecDeque<oneshot::Sender<Infallible>>,
+}
+
+impl Strangers {
+    /// One more. It is shown out, by the end of what is returned, when its place is needed; who
+    /// drops that before has left by itself.
+    fn let_in(&mut self) -> oneshot::Receiver<Infallible> {
+        self.inside.retain(|stranger| !stranger.is_closed());
+        if self.inside.len() >= STRANGERS_MAX {
+            self.inside.pop_front();
+        }
+        let (stranger, shown_out) = oneshot::channel();
+        self.inside.push_back(stranger);
+        shown_out
+    }
+}
+
+async fn serve(
+    inner: &Arc<Inner>,
+    stream: Box<dyn PeerStream>,
+    shown_out: oneshot::Receiver<Infallible>,
+    places: &Semaphore,
+) -> io::Result<()> {
+    let (peer, purpose, connection) = tokio::select! {
+        accepted = handshake::accept(inner, stream) => accepted?,
+        _ = shown_out => return Err(io::Error::other("others needed its place before it spoke")),
+    };
+    let Ok(_place) = places.try_acquire() else {
+        return Err(io::Error::other("there are too many connections of peers already"));
+    };
     match purpose {
         Purpose::Append => serve_appends(inner, peer, connection).await,
         Purpose::Call => serve_calls(inner, peer, connection).await,
@@ -69,7 +106,7 @@ async fn serve_appends(inner: &Arc<Inner>, peer: NodeId, connection: Connection)
     loop {
         // openraft reads ahead of what it answers, on a task of its own.
         let session = Arc::clone(&requests).lock_owned().await;
-        let (ended, end) = tokio::sync::oneshot::channel();
+        let (ended, end) = oneshot::channel();
         let input = stream::unfold((session, Some(ended)), |(mut session, ended)| async move {
             match session.next().await {
                 Ok(Some(request)) => Some((request, (session, ended))),
@@ -181,4 +218,25 @@ async fn answer_call(inner: &Inner, frame: &Bytes) -> io::Result<([u8; 8], CallA
 /// last run gave.
 fn is_silent(inner: &Inner) -> bool {
     inner.quiet_until.get().is_none_or(|until| inner.now() < *until)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_stranger_makes_room_for_the_next() {
+        let mut strangers = Strangers::default();
+        let mut inside: Vec<_> = (0..STRANGERS_MAX).map(|_| strangers.let_in()).collect();
+        let is_out = |stranger: &mut oneshot::Receiver<Infallible>| {
+            stranger.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+        };
+        assert!(!inside.iter_mut().any(is_out));
+        // Whoever has left by itself makes room, too.
+        drop(inside.remove(5));
+        inside.push(strangers.let_in());
+        assert!(!inside.iter_mut().any(is_out));
+        inside.push(strangers.let_in());
+        assert!(is_out(&mut inside[0]) && !inside[1..].iter_mut().any(is_out));
+    }
 }

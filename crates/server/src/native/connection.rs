@@ -101,6 +101,8 @@ async fn read(
     let mut stopped = pin!(stopping.wait_for(|is_stopping| *is_stopping));
     let mut idle = pin!(sleep(native.idle_timeout));
     let mut was_idle = true;
+    let mut late = pin!(sleep(native.frame_timeout));
+    let mut is_inside = false;
     loop {
         let mut taken = false;
         loop {
@@ -117,6 +119,12 @@ async fn read(
             requests.heard();
             was_idle = false;
         }
+        // The deadline is that of the frame's first byte: dribbling doesn't move it.
+        let has_begun = !frames.input().is_empty() && (taken || !is_inside);
+        if has_begun {
+            late.as_mut().reset(Instant::now() + native.frame_timeout);
+        }
+        is_inside = !frames.input().is_empty();
         tokio::select! {
             read = read_some(reader, frames.input()) => {
                 if read.unwrap_or(0) == 0 {
@@ -125,6 +133,10 @@ async fn read(
             }
             _ = &mut stopped => {
                 return Some("this server is stopping; go on with another one".to_owned());
+            }
+            () = &mut late, if is_inside => {
+                let limit = native.frame_timeout;
+                return Some(format!("a request took longer than {limit:?} to come"));
             }
             () = &mut idle => {
                 if was_idle && requests.outbox.is_idle() {

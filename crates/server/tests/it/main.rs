@@ -1,6 +1,7 @@
 //! The front ends as a stranger meets them: raw bytes in and out of an in-process single node.
 
 mod config;
+mod crowds;
 mod harness;
 mod http;
 mod life;
