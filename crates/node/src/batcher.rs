@@ -28,6 +28,9 @@ use crate::{Monotonic, NodeId, Sink, Unavailable};
 /// Batches of one node in flight: four keep log, network and apply all busy.
 const FLIGHTS_MAX: usize = 4;
 
+/// Which part of the queue's limit is kept for commands that free something, beyond it.
+const RESERVE_SHARE: usize = 8;
+
 /// The queue of one node.
 pub(crate) struct Batcher {
     queue: Mutex<Queue>,
@@ -103,7 +106,8 @@ impl Batcher {
         Self { queue: Mutex::new(queue), ready: Notify::new(), bytes_max }
     }
 
-    /// Queues a command.
+    /// Queues a command. One that `frees` something is still taken when others are refused, up to
+    /// an eighth beyond the limit.
     ///
     /// # Errors
     ///
@@ -114,9 +118,12 @@ impl Batcher {
         id: u64,
         sink: &Arc<dyn Sink>,
         now: Monotonic,
+        frees: bool,
     ) -> Result<(), Unavailable> {
         let queue = &mut *self.queue.lock();
-        if queue.bytes >= self.bytes_max {
+        // What frees has room of its own: an overload must not keep itself up.
+        let reserve = if frees { self.bytes_max / RESERVE_SHARE } else { 0 };
+        if queue.bytes >= self.bytes_max + reserve {
             return Err(Unavailable::Overloaded { queued_bytes: queue.bytes });
         }
         if queue.waiting.back().is_none_or(|batch| batch.commands.len() >= BATCH_BYTES) {
@@ -248,5 +255,55 @@ impl Queue {
             ready.notify_one();
         }
         Some(flight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{
+        EndReason, Event, Number, OwnerRef, Reply, Request, Secret, SessionId, Stamp, StateMachine,
+    };
+
+    use super::*;
+    use crate::WatchId;
+
+    struct Nobody;
+
+    impl Sink for Nobody {
+        fn reply(&self, _: u64, _: Result<&Reply, &Unavailable>, _: &StateMachine, _: Stamp) {}
+        fn event(&self, _: Option<WatchId>, _: &Event, _: &StateMachine, _: Stamp) {}
+        fn confirmed(&self, _: u64) {}
+        fn flush(&self) {}
+        fn close(&self, _: &'static str) {}
+    }
+
+    #[test]
+    fn what_frees_is_taken_when_the_queue_is_full() {
+        let batcher = Batcher::new(1, 1, 4_096);
+        let sink: Arc<dyn Sink> = Arc::new(Nobody);
+        let session = SessionId(7);
+        let owner = OwnerRef::default();
+        let open = Command::OpenSession { session, secret: Secret([7; 16]), ttl_ms: 1_000, owner };
+        let push =
+            |command: &Command<'_>, frees| batcher.push(command, 1, &sink, Monotonic(0), frees);
+        while push(&open, false).is_ok() {}
+        let full = batcher.queued_bytes();
+        assert!((4_096..4_200).contains(&full), "{full} bytes are queued");
+        let release = Command::Request {
+            session,
+            number: Number(3),
+            floor: Number(1),
+            request: Request::Release { acquire: Number(2) },
+        };
+        push(&release, true).unwrap();
+        push(&Command::EndSession { session, reason: EndReason::Closed }, true).unwrap();
+        // Those are bounded, too.
+        while push(&release, true).is_ok() {}
+        assert!(batcher.queued_bytes() < full + 4_096 / RESERVE_SHARE + 100);
+        // Once there is room, everything is taken again.
+        while batcher.take(1).is_some() {}
+        assert!(push(&open, false).is_err(), "what is in flight counts");
+        batcher.forget_flights();
+        push(&open, false).unwrap();
     }
 }

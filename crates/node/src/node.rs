@@ -17,7 +17,7 @@ use crate::peer::message::{Answer, Question};
 use crate::snapshot::write_image;
 use crate::{
     Environment, Fault, Member, MembershipError, NodeConfig, NodeId, StartError, Unavailable,
-    membership, start,
+    membership, space, start,
 };
 
 /// One replica. Cheap to clone; usable from any thread.
@@ -98,7 +98,7 @@ impl NodeHandle {
             return Err(Unavailable::Stopping);
         }
         inner.space.admits(command)?;
-        inner.batcher.push(command, id, sink, inner.now())
+        inner.batcher.push(command, id, sink, inner.now(), space::frees(command))
     }
 
     /// A heartbeat of a session that is attached here; `sink.confirmed(id)` when a quorum has

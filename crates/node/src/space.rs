@@ -161,7 +161,7 @@ fn of_too_many_voters(inner: &Inner) -> Option<Shortage> {
 }
 
 /// Whether a command gives something back: it is served from the disks' reserve.
-fn frees(command: &Command<'_>) -> bool {
+pub(crate) fn frees(command: &Command<'_>) -> bool {
     match command {
         Command::Request { request, .. } => match request {
             Request::Release { .. } | Request::Cancel { .. } => true,

@@ -12,6 +12,7 @@ mod contended;
 mod failover;
 mod hold;
 mod idle;
+mod overload;
 mod processes;
 mod report;
 mod uncontended;
@@ -55,7 +56,7 @@ pub(crate) struct Bench {
     #[arg(long, default_value = "0ms", value_parser = crate::flags::duration)]
     hold_time: Duration,
 
-    /// Locks to take (hold, and those held through a failover)
+    /// Locks to take (hold, and those held through a failover), or waiters to queue (overload)
     #[arg(long, default_value_t = 100_000)]
     locks: usize,
 
@@ -85,6 +86,8 @@ enum Workload {
     Idle,
     /// Kill the leader under load: the longest time without a grant, and whether locks were lost
     Failover,
+    /// End many sessions and waiters at once, then flood: what a lock beside them notices
+    Overload,
 }
 
 /// Runs one workload and prints what it found.
@@ -112,6 +115,7 @@ async fn measure(bench: &Bench, url: &str, as_json: bool) -> Result<()> {
         Workload::Hold => hold::run(bench, url, &processes).await?,
         Workload::Idle => idle::run(bench, url, &processes).await?,
         Workload::Failover => failover::run(bench, url, &processes).await?,
+        Workload::Overload => overload::run(bench, url, &processes).await?,
     };
     report.print(as_json)
 }

@@ -37,6 +37,10 @@ fn every_workload_says_what_it_found() {
     assert_eq!(bench(&servers, &["contended"])["fifo_inversions"], 0);
     assert_eq!(bench(&servers, &["hold"])["locks"], 200);
     assert_eq!(bench(&servers, &["idle"])["lost"], 0);
+    let found = bench(&servers, &["overload"]);
+    for figure in ["calm_p50_ms", "ending_p99_ms", "waiters_ending_p99_ms", "flood_p99_ms"] {
+        assert!(found[figure].as_f64().is_some_and(|figure| figure > 0.0), "{figure}: {found}");
+    }
     let leader = servers.pid(servers.wait_for_leader()).to_string();
     let found = bench(&servers, &["failover", "--kill", &leader]);
     assert_eq!((&found["held"], &found["kept"]), (&Value::from(200), &Value::from(200)), "{found}");
