@@ -88,9 +88,9 @@ pub enum Unavailable {
     Unknown,
     /// Too much waits for the log: nothing happened, try again.
     #[error(
-        "overloaded: {queued_bytes} bytes of commands wait for the log; nothing was done. Try again \
-         after 200 ms, and after twice as long each further time; releases and endings are still \
-         served"
+        "overloaded: {queued_bytes} bytes of commands wait for the log; nothing was done. Try \
+         again after 200 ms, and after twice as long each further time; releases and endings are \
+         still served"
     )]
     Overloaded {
         /// What waits.

@@ -6,8 +6,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// strangers at their port, and clients that are just being turned away.
 const RESERVED: u64 = 1_024;
 
-/// How many of `wanted` connections this process has files for, after it has raised its own limit as
-/// far as the system lets it. A log that finds no file left to open would stop the node.
+/// How many of `wanted` connections this process has files for, after it has raised its own limit
+/// as far as the system lets it. A log that finds no file left to open would stop the node.
 pub(crate) fn room_for(wanted: usize) -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };

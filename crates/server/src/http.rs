@@ -57,8 +57,8 @@ impl Door {
 }
 
 /// Starts the thread. A request that has begun has `request_timeout` to come, to be answered, and
-/// its answer to be read. The thread ends with all its connections when `stopping` turns true or can't any
-/// more. The receiver tells when it has, and holds the node no longer.
+/// its answer to be read. The thread ends with all its connections when `stopping` turns true or
+/// can't any more. The receiver tells when it has, and holds the node no longer.
 ///
 /// # Errors
 ///
