@@ -103,8 +103,11 @@ fn check_wishes(story: &Story<'_>, wishes: &[&Wish<'_>], bound: Nanos, findings:
         {
             findings.add(|| overtaken(wish, at, token, other, &format!("got token {last}")));
         }
-        let alive = |other: &&&Wish<'_>| story.lived_at(other.client, at, bound);
-        if let Some(other) = never_in.values().find(alive) {
+        let lived = |other: &&&Wish<'_>| {
+            // Whoever couldn't hear of its grant may have lost it unheard.
+            story.lived_at(other.client, at, bound) && !story.forced_unseen(other, at)
+        };
+        if let Some(other) = never_in.values().find(lived) {
             findings.add(|| overtaken(wish, at, token, other, "still waits"));
         }
     }

@@ -169,6 +169,20 @@ impl<'a> Story<'a> {
         self.clients.get(&client)?.session
     }
 
+    /// Whether an operator took a hold of this wish's lock away, after it was asked for and before
+    /// `at`, of which no client ever knew: it may have been this one's.
+    pub(super) fn forced_unseen(&self, wish: &Wish<'_>, at: Nanos) -> bool {
+        let mut forced = self.forced.iter().filter(|((lock, _), forced)| {
+            *lock == wish.lock && (wish.asked..=at).contains(*forced)
+        });
+        forced.any(|((lock, token), _)| {
+            let is_it = |other: &Wish<'_>| {
+                other.lock == *lock && other.held.is_some_and(|(_, held)| held == *token)
+            };
+            !self.wishes.iter().any(is_it)
+        })
+    }
+
     /// Whether the client's session certainly lived at `at`: it was answered later, or it was
     /// still well when all had been calm for `bound`.
     pub(super) fn lived_at(&self, client: ClientId, at: Nanos, bound: Nanos) -> bool {
