@@ -287,6 +287,7 @@ fn run_tasks(inner: &Arc<Inner>, listener: Option<Box<dyn TransportListener>>) {
     inner.spawn(reads::run(Arc::clone(inner)));
     inner.spawn(deadlines::run(Arc::clone(inner)));
     inner.spawn(watchdog::run(Arc::clone(inner)));
+    inner.spawn(watchdog::watch_space(Arc::clone(inner)));
     inner.spawn(watchdog::take_snapshots(Arc::clone(inner)));
     inner.spawn(greet_reigns(Arc::clone(inner)));
 }

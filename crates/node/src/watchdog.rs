@@ -13,8 +13,11 @@ use crate::{Fault, Unavailable, membership, space};
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Looks between two questions for the free space.
-const LOOKS_PER_SPACE: u32 = 8;
+/// A look that comes later than this after the one before it shows that the process stood still.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Between two questions for the free space.
+const LOOK_AT_SPACE: Duration = Duration::from_secs(2);
 
 /// After an fsync has taken this long, another node should lead.
 const SLOW_SYNC: Duration = Duration::from_secs(1);
@@ -24,21 +27,34 @@ const STUCK_SYNC: Duration = Duration::from_secs(5);
 
 /// Looks around, for as long as the node lives.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut looks = 0;
+    let mut last = inner.now();
+    let mut awake_since = last;
     loop {
         sleep(LOOK).await;
-        look_at_disk(&inner).await;
-        look_at_requests(&inner);
-        looks += 1;
-        if looks % LOOKS_PER_SPACE == 0 {
-            look_at_space(&inner).await;
+        let now = inner.now();
+        if now.since(last) > LATE {
+            // The log's thread stood still, too: that is not the disk's fault.
+            awake_since = now;
         }
+        last = now;
+        look_at_disk(&inner, now.since(awake_since));
+        look_at_requests(&inner);
+    }
+}
+
+/// Looks at the free space, for as long as the node lives. Apart from the other looks: a disk that
+/// is stuck may not answer this question either.
+pub(crate) async fn watch_space(inner: Arc<Inner>) {
+    loop {
+        sleep(LOOK_AT_SPACE).await;
+        look_at_space(&inner).await;
     }
 }
 
 /// Heartbeats don't wait for the disk, so a leader whose disk is stuck would go on leading, and
-/// nothing would be committed.
-async fn look_at_disk(inner: &Arc<Inner>) {
+/// nothing would be committed. `awake` is for how long this process has been seen to run without a
+/// pause: a sync can't have been waited for longer.
+fn look_at_disk(inner: &Arc<Inner>, awake: Duration) {
     let fatal = inner.raft().metrics().borrow_watched().running_state.clone().err();
     if let Some(fatal) = fatal {
         inner.fail_raft(&fatal);
@@ -47,7 +63,8 @@ async fn look_at_disk(inner: &Arc<Inner>) {
     if let Some(fault) = stats.fault {
         inner.fail(fault);
     }
-    let Some(age) = stats.sync_age.filter(|age| *age > SLOW_SYNC) else { return };
+    let age = stats.sync_age.map(|age| age.min(awake));
+    let Some(age) = age.filter(|age| *age > SLOW_SYNC) else { return };
     if inner.is_single_voter() {
         // There is nobody to go on without it.
         return;
