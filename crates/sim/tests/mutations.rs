@@ -54,5 +54,5 @@ fn applying_twice_after_a_restart_is_found() {
 #[test]
 fn counting_from_the_receipt_is_found() {
     let live = |seed| OfClient::CountFromReceipt.during(|| try_seed(seed, &Options::default()));
-    found_within("CountFromReceipt", 100, live);
+    found_within("CountFromReceipt", 400, live);
 }

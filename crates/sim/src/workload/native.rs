@@ -50,9 +50,10 @@ pub async fn run(around: Surroundings) {
             clock: Arc::clone(&clock),
             recorder: recorder.clone(),
             is_over: Arc::new(AtomicBool::new(false)),
+            holds_long: chance.one_in(3),
         };
         let mut workers = JoinSet::new();
-        for _ in 0..chance.between(1, 3) {
+        for _ in 0..if session.holds_long { 1 } else { chance.between(1, 3) } {
             workers.spawn(session.clone().work(chance.fork()));
         }
         if chance.one_in(2) {
@@ -78,6 +79,8 @@ struct Session {
     clock: Arc<MachineClock>,
     recorder: Recorder,
     is_over: Arc<AtomicBool>,
+    /// It works long under one lock and says nothing meanwhile, so that only heartbeats keep it.
+    holds_long: bool,
 }
 
 /// A wish, and what it is for.
@@ -188,7 +191,8 @@ impl Session {
     async fn hold(&self, wish: &Wish, guard: Guard, chance: &mut Chance) {
         let attempt = wish.attempt;
         let steps = chance.below(6);
-        let length = *chance.pick(&[0, 5, 40, 200, 500, 1_000]);
+        let lengths: &[u64] = if self.holds_long { &[500, 1_000] } else { &[0, 5, 40, 200, 500] };
+        let length = *chance.pick(lengths);
         let heeds_revocation = chance.one_in(2);
         for _ in 0..steps {
             let step = sleep(Duration::from_millis(length));
