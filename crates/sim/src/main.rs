@@ -1,9 +1,13 @@
 //! The program of the simulator: it hunts for a seed that breaks something, and replays one.
 
+use std::io::{self, Write};
+use std::panic;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Args, Parser, Subcommand};
+use lockkeeper_sim::core_hunt::{self, Trace};
 use lockkeeper_sim::hunt::{Hunt, report, try_seed};
 use lockkeeper_sim::world::Options;
 
@@ -56,12 +60,18 @@ struct Core {
     /// Replay this seed alone, and say what happened
     #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
+    /// With --seed: tell each command, its answer and what happened
+    #[arg(long, requires = "seed")]
+    tell: bool,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let Cli { command, clusters } = Cli::parse();
     match command {
-        Some(Task::Core(core)) => run_core(&core),
+        Some(Task::Core(core)) => {
+            name_the_seed_of_a_panic();
+            run_core(&core)
+        }
         None => Ok(run_clusters(&clusters)),
     }
 }
@@ -101,5 +111,77 @@ fn fresh_seed() -> u64 {
 }
 
 fn run_core(core: &Core) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("{core:?}: the hunt in the state machine isn't there yet")
+    let mut out = io::stdout().lock();
+    match core.seed {
+        Some(seed) => replay_core(seed, core.tell, &mut out),
+        None => hunt_core(core.from, core.seeds, &mut out),
+    }
 }
+
+fn hunt_core(from: u64, seeds: u64, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let mut told = Instant::now();
+    let mut tally = core_hunt::Tally::default();
+    for seed in from..from.saturating_add(seeds) {
+        // A panic ends this program: it says at least where.
+        LAST_SEED.store(seed, Ordering::Relaxed);
+        match core_hunt::run(seed, &mut Trace::off()) {
+            Ok(lived) => tally.add(&lived),
+            Err(failure) => return fail_core(&failure, out),
+        }
+        if told.elapsed() >= TELL_EVERY {
+            told = Instant::now();
+            writeln!(out, "{:.0} seeds/s: {tally}", per_second(tally.seeds, started))?;
+        }
+    }
+    writeln!(out, "{:.0} seeds/s: {tally}", per_second(tally.seeds, started))?;
+    writeln!(out, "nothing found in {:.1} s", started.elapsed().as_secs_f64())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn replay_core(seed: u64, tell: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    LAST_SEED.store(seed, Ordering::Relaxed);
+    let mut trace = if tell { Trace::text() } else { Trace::digest() };
+    let lived = core_hunt::run(seed, &mut trace);
+    for line in trace.lines() {
+        writeln!(out, "{line}")?;
+    }
+    writeln!(out, "trace {:016x}", trace.value())?;
+    match lived {
+        Ok(tally) => {
+            writeln!(out, "seed {seed}: nothing found; {tally}")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(failure) => fail_core(&failure, out),
+    }
+}
+
+fn fail_core(failure: &core_hunt::Failure, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    for what in &failure.what {
+        writeln!(out, "{what}")?;
+    }
+    writeln!(out, "{}", replay_line(failure.seed))?;
+    Ok(ExitCode::FAILURE)
+}
+
+fn replay_line(seed: u64) -> String {
+    format!("replay: cargo run --release -p lockkeeper-sim -- core --seed {seed}")
+}
+
+fn per_second(count: u64, since: Instant) -> f64 {
+    count as f64 / since.elapsed().as_secs_f64().max(1e-9)
+}
+
+/// The release build stops at a panic, so that nobody can catch it: its last words name the seed.
+fn name_the_seed_of_a_panic() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        _ = writeln!(io::stderr(), "{}", replay_line(LAST_SEED.load(Ordering::Relaxed)));
+    }));
+}
+
+/// The seed that is being lived.
+static LAST_SEED: AtomicU64 = AtomicU64::new(0);
+
+const TELL_EVERY: Duration = Duration::from_secs(10);
