@@ -117,7 +117,13 @@ impl Clients {
         let client = self.any(chance);
         let number = Number(client.next);
         client.next += 1;
-        let acquire = client.some_acquire(chance);
+        // Mostly a client knows what it holds.
+        let is_held = |(number, _): &&(Number, _)| state.token(client.session, *number).is_some();
+        let held = client.acquires.iter().rev().find(is_held).copied();
+        let acquire = match (kind, held) {
+            (2 | 4, Some(held)) if !chance.one_in(6) => Some(held),
+            _ => client.some_acquire(chance),
+        };
         let request = match (kind, acquire) {
             (2, Some((acquire, _))) => Request::Release { acquire },
             // Some cancel what they will ask for in a moment.
