@@ -1,0 +1,82 @@
+//! The real thing, under attack: server processes of this very binary behind proxies of ours, real
+//! clients, and a nemesis that kills, stops, cuts and fills whatever it can. All that the clients
+//! saw goes to the judges of `lockkeeper-sim`.
+//!
+//! ```text
+//! cargo test -p lockkeeper-cli --test nemesis            # all runs, in their short form
+//! NEMESIS_SECONDS=1800 cargo test … -- nemesis           # a long one (make chaos MINUTES=30)
+//! NEMESIS_SEED=… cargo test … -- nemesis                 # the same schedule of faults again
+//! cargo test … -- --judge DIRECTORY/history              # a kept history, judged again
+//! ```
+//!
+//! It has a `main` of its own, since the workers are processes of this same program.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "what a run has to tell")]
+
+mod clock;
+mod dice;
+mod faults;
+mod history;
+mod proxy;
+mod register;
+mod runs;
+mod servers;
+mod verdict;
+mod worker;
+mod workers;
+mod world;
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::process::ExitCode;
+
+type Run = fn() -> Pin<Box<dyn Future<Output = ()>>>;
+
+/// What can be run, by name; they run one after another.
+const RUNS: [(&str, Run); 2] =
+    [("nemesis", || Box::pin(runs::nemesis())), ("crash_loop", || Box::pin(runs::crash_loop()))];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments[..] {
+        [flag] if flag == "--worker" => worker::run(),
+        [flag, path] if flag == "--judge" => verdict::judge_file(Path::new(path)),
+        _ => return run_all(&arguments),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Runs what the arguments name, or everything, as the ordinary test program does.
+fn run_all(arguments: &[String]) -> ExitCode {
+    let names: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let is_exact = arguments.iter().any(|argument| argument == "--exact");
+    let is_meant = |run: &str| {
+        names.is_empty()
+            || names.iter().any(|name| run == *name || !is_exact && run.contains(name.as_str()))
+    };
+    let meant = RUNS.iter().filter(|(name, _)| is_meant(name));
+    if arguments.iter().any(|argument| argument == "--list") {
+        meant.for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    let mut failed = Vec::new();
+    for (name, run) in meant {
+        println!("=== {name}");
+        let ran = std::thread::spawn(move || {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            let runtime = builder.worker_threads(2).enable_all().build().expect("a runtime");
+            runtime.block_on(run());
+        });
+        let is_ok = ran.join().is_ok();
+        println!("=== {name}: {}", if is_ok { "ok" } else { "FAILED" });
+        if !is_ok {
+            failed.push(*name);
+        }
+    }
+    if failed.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    println!("failed: {}", failed.join(", "));
+    ExitCode::FAILURE
+}

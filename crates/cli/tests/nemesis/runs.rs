@@ -1,0 +1,100 @@
+//! The runs: the nemesis, and the loop of crashes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::dice::Dice;
+use crate::faults::Fault;
+use crate::servers::FOUNDERS;
+use crate::verdict;
+use crate::world::World;
+
+/// What a run is told by a variable, if it is told.
+fn told(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a whole number")))
+}
+
+/// A seed of its own for each run, unless one is given.
+fn seed() -> u64 {
+    let fresh = || crate::clock::now() ^ (u64::from(std::process::id()) << 40);
+    let seed = told("NEMESIS_SEED").unwrap_or_else(fresh);
+    println!("NEMESIS_SEED={seed}");
+    seed
+}
+
+/// Worker processes, each with two sessions of two tasks.
+const WORKERS: u32 = 3;
+
+/// How long the run goes on after the last fault: longer than what is owed then may take.
+const CALM: Duration = Duration::from_secs(15);
+
+/// Faults that are under way at once.
+const FAULTS_AT_ONCE: usize = 3;
+
+/// Random faults under load.
+pub(crate) async fn nemesis() {
+    let seed = seed();
+    let length = Duration::from_secs(told("NEMESIS_SECONDS").unwrap_or(45));
+    let mut dice = Dice::new(seed);
+    let world = World::start("nemesis", WORKERS, &mut dice).await;
+    sleep(Duration::from_secs(1)).await;
+    let until = Instant::now() + length;
+    let mut faults = JoinSet::new();
+    while Instant::now() < until {
+        if faults.len() < FAULTS_AT_ONCE {
+            let fault = Fault::draw(&mut dice, &world);
+            faults.spawn(fault.inflict(Arc::clone(&world), dice.fork()));
+        }
+        // Mostly one alone, now and then several together.
+        let pause = if dice.chance(30) { dice.millis(0, 200) } else { dice.millis(300, 2_000) };
+        sleep(pause).await;
+        while let Some(ended) = faults.try_join_next() {
+            ended.expect("a fault doesn't panic");
+        }
+    }
+    while let Some(ended) = faults.join_next().await {
+        ended.expect("a fault doesn't panic");
+    }
+    end(&world, seed).await;
+}
+
+/// One `kill -9` after another, under load.
+pub(crate) async fn crash_loop() {
+    let seed = seed();
+    let kills = told("NEMESIS_KILLS").unwrap_or(15);
+    let mut dice = Dice::new(seed);
+    let world = World::start("crash-loop", WORKERS, &mut dice).await;
+    for kill in 1..=kills {
+        sleep(dice.millis(50, 900)).await;
+        let mut victims = FOUNDERS;
+        dice.shuffle(&mut victims);
+        // Mostly one, but a majority or all of them as well: what was acknowledged is on disk.
+        let count = match dice.below(10) {
+            0..=6 => 1,
+            7..=8 => 2,
+            _ => 3,
+        };
+        world.say(&format!("kill {kill} of {kills}: {:?}", &victims[..count]));
+        for &victim in &victims[..count] {
+            world.servers.lock().kill(victim);
+            world.count("kill -9 of a server");
+        }
+        for &victim in &victims[..count] {
+            sleep(dice.millis(0, 400)).await;
+            world.servers.lock().start(victim);
+        }
+    }
+    end(&world, seed).await;
+}
+
+async fn end(world: &World, seed: u64) {
+    world.say("calm");
+    world.calm().await;
+    sleep(CALM).await;
+    world.finish();
+    verdict::judge(world, seed);
+}
