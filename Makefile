@@ -1,22 +1,60 @@
-# What takes longer than the ordinary test run, one command each.
+# What is longer than one cargo command. `make test` passes all tests and hunts for five minutes; the
+# others are for nights. docs/testing.md says what each is for.
 
-MINUTES ?= 10
+HUNT_SECONDS ?= 300
+SEEDS ?= 2000
+CORE_SEEDS ?= 200000
+KILLS ?= 200
 FUZZ_TARGETS := wire commands apply state frames messages image log
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 FUZZ_WORK := $(TARGET_DIR)/fuzz-work
 
-# Each decoder under a coverage-guided fuzzer, one after the other, MINUTES for each. Needs
-# `cargo install cargo-fuzz` and a C++ compiler. A finding is left in fuzz/artifacts; what was
-# discovered stays in $(FUZZ_WORK) for the next run. FUZZ_TARGETS="wire log" chooses.
-.PHONY: fuzz
+SIM := cargo run --quiet --profile hunt --package lockkeeper-sim --features lockkeeper-sim/mutations --
+NEMESIS := cargo test --package lockkeeper-cli --test nemesis --
+
+.PHONY: test proof hunt core-hunt chaos crash-loop datacentres fuzz $(FUZZ_TARGETS:%=fuzz-%)
+
+## Everything that has to pass.
+test:
+	cargo test --workspace
+	$(MAKE) proof
+
+## The tester is tested (known-bad versions are found), and then hunts with fresh seeds.
+proof:
+	cargo test --profile hunt --package lockkeeper-sim --features mutations --test mutations --test core_mutations
+	$(SIM) --hunt $(HUNT_SECONDS) --threads 2
+	$(SIM) core --seeds 20000
+
+## Whole clusters, seed after seed: make hunt SEEDS=2000 [FROM=…]
+hunt:
+	$(SIM) --seeds $(SEEDS) $(if $(FROM),--from $(FROM)) --threads 2
+
+## The state machine alone: make core-hunt CORE_SEEDS=200000
+core-hunt:
+	$(SIM) core --seeds $(CORE_SEEDS)
+
+## Random faults on three real servers under load: make chaos MINUTES=30 [NEMESIS_SEED=…]
+chaos:
+	NEMESIS_SECONDS=$$(( $(or $(MINUTES),30) * 60 )) $(NEMESIS) nemesis --exact
+
+## One kill -9 of random servers after another, under load: make crash-loop KILLS=200
+crash-loop:
+	NEMESIS_KILLS=$(KILLS) $(NEMESIS) crash_loop --exact
+
+## Three servers in network namespaces with 30 to 80 ms between them (root, iproute2, nftables).
+datacentres:
+	NEMESIS_SECONDS=$$(( $(or $(MINUTES),30) * 60 )) $(NEMESIS) datacentres --exact
+
+## Each decoder under a coverage-guided fuzzer, one after the other: make fuzz MINUTES=10. Needs
+## `cargo install cargo-fuzz` and a C++ compiler. A finding is left in fuzz/artifacts; what was
+## discovered stays in $(FUZZ_WORK) for the next run. FUZZ_TARGETS="wire log" chooses.
 fuzz: $(FUZZ_TARGETS:%=fuzz-%)
 
 # The coverage instrumentation is of the stable compiler; cargo-fuzz asks for a nightly one all the
 # same, hence RUSTC_BOOTSTRAP. The address sanitizer would need a nightly one: our code is safe.
 FUZZ := RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$(TARGET_DIR)/fuzz cargo fuzz
 
-.PHONY: fuzz-%
-fuzz-%:
+$(FUZZ_TARGETS:%=fuzz-%): fuzz-%:
 	cd fuzz && CARGO_TARGET_DIR=$(TARGET_DIR)/fuzz cargo run --quiet --release --example seeds -- $(FUZZ_WORK)
 	$(FUZZ) run -s none $* $(FUZZ_WORK)/$* fuzz/corpus/$* -- \
-		-max_total_time=$$(( $(MINUTES) * 60 )) -max_len=4096 -timeout=10 -rss_limit_mb=2048
+		-max_total_time=$$(( $(or $(MINUTES),10) * 60 )) -max_len=4096 -timeout=10 -rss_limit_mb=2048

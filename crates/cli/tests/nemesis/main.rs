@@ -13,6 +13,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "what a run has to tell")]
 
+mod cases;
 mod clock;
 mod dice;
 mod faults;
@@ -30,12 +31,33 @@ use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 
 type Run = fn() -> Pin<Box<dyn Future<Output = ()>>>;
 
+/// Makes a run of an async function.
+macro_rules! run {
+    ($run:path) => {
+        || Box::pin($run())
+    };
+}
+
 /// What can be run, by name; they run one after another.
-const RUNS: [(&str, Run); 2] =
-    [("nemesis", || Box::pin(runs::nemesis())), ("crash_loop", || Box::pin(runs::crash_loop()))];
+const RUNS: [(&str, Run); 13] = [
+    ("nemesis", run!(runs::nemesis)),
+    ("crash_loop", run!(runs::crash_loop)),
+    ("me_1_a_waiter_whose_lease_ran_out_is_passed_over", run!(cases::me_1)),
+    ("me_7_a_late_grant_counts_from_its_request", run!(cases::me_7)),
+    ("st_2_a_try_without_an_answer_leaves_nothing", run!(cases::st_2)),
+    ("st_4_a_swallowed_release_is_made_good", run!(cases::st_4)),
+    ("st_5_st_6_dropped_futures_leave_nothing", run!(cases::st_5_and_st_6)),
+    ("wk_1_nobody_sleeps_while_the_lock_is_free", run!(cases::wk_1)),
+    ("wk_5_a_waiter_leaves_a_server_that_stands_still", run!(cases::wk_5)),
+    ("fa_1_dead_waiters_cost_one_lease", run!(cases::fa_1)),
+    ("lc_2_an_old_leader_does_not_answer_from_the_past", run!(cases::lc_2)),
+    ("lc_4_what_was_acknowledged_outlives_everybody", run!(cases::lc_4)),
+    ("di_4_a_killed_first_start_is_followed_by_another", run!(cases::di_4)),
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -60,9 +82,15 @@ fn run_all(arguments: &[String]) -> ExitCode {
         meant.for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        servers::KEEP.store(true, Ordering::Relaxed);
+        report(panic);
+    }));
     let mut failed = Vec::new();
     for (name, run) in meant {
         println!("=== {name}");
+        servers::KEEP.store(false, Ordering::Relaxed);
         let ran = std::thread::spawn(move || {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             let runtime = builder.worker_threads(2).enable_all().build().expect("a runtime");

@@ -176,9 +176,8 @@ impl Net {
         let mut back =
             Pipe { reader: far_reader, writer: near_writer, weather: back, greeting: Vec::new() };
         let is_whole = tokio::select! {
-            is_whole = async { tokio::join!(forth.carry(), back.carry()) } => {
-                is_whole.0 && is_whole.1
-            }
+            // What breaks one way breaks both.
+            broken = async { tokio::try_join!(forth.carry(), back.carry()) } => broken.is_ok(),
             _ = link.wait_for(|link| *link == Link::Cut) => false,
         };
         if !is_whole {
@@ -238,8 +237,12 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// Carries until the sender's end. `false` if the connection must be reset.
-    async fn carry(&mut self) -> bool {
+    /// Carries until the sender's end.
+    ///
+    /// # Errors
+    ///
+    /// If the connection must be reset.
+    async fn carry(&mut self) -> io::Result<()> {
         let Self { reader, writer, weather, greeting } = self;
         let (to, chunks) = mpsc::channel(CHUNKS_UNDER_WAY);
         let mut ahead = Weather { flow: weather.flow.clone(), link: None };
@@ -260,7 +263,14 @@ impl Pipe {
                 }
             }
         };
-        tokio::join!(read, write(chunks, writer, weather)).1
+        // The reader's end closes the channel, which is the writer's.
+        tokio::select! {
+            written = write(chunks, writer, weather) => written,
+            never = async {
+                read.await;
+                pending().await
+            } => never,
+        }
     }
 }
 
@@ -268,17 +278,18 @@ async fn write(
     mut chunks: mpsc::Receiver<(Instant, Vec<u8>)>,
     writer: &mut OwnedWriteHalf,
     weather: &mut Weather,
-) -> bool {
+) -> io::Result<()> {
+    let gap = || io::Error::from(io::ErrorKind::ConnectionReset);
     let mut has_gap = false;
     loop {
         let (due, chunk) = loop {
             if has_gap && weather.now() != Flow::Swallow {
-                return false;
+                return Err(gap());
             }
             tokio::select! {
                 chunk = chunks.recv() => match chunk {
                     Some(chunk) => break chunk,
-                    None => return writer.shutdown().await.is_ok(),
+                    None => return writer.shutdown().await,
                 },
                 () = weather.changed(), if has_gap => {}
             }
@@ -287,17 +298,14 @@ async fn write(
         while weather.now() == Flow::Hold {
             weather.changed().await;
         }
-        let written = match weather.now() {
+        match weather.now() {
             Flow::Swallow => {
                 has_gap = true;
                 continue;
             }
-            _ if has_gap => return false,
-            Flow::Limit(rate) => write_slowly(writer, &chunk, rate).await,
-            Flow::Pass | Flow::Hold | Flow::Delay(_) => writer.write_all(&chunk).await,
-        };
-        if written.is_err() {
-            return false;
+            _ if has_gap => return Err(gap()),
+            Flow::Limit(rate) => write_slowly(writer, &chunk, rate).await?,
+            Flow::Pass | Flow::Hold | Flow::Delay(_) => writer.write_all(&chunk).await?,
         }
     }
 }

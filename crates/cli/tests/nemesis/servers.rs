@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper::Client;
@@ -247,12 +248,21 @@ impl Drop for Servers {
         for id in self.ids() {
             self.kill(id);
         }
+        if KEEP.load(Ordering::Relaxed) {
+            println!("logs and data are kept in {}", self.plan.directory.display());
+        }
         if self.plan.small_disk {
             // What holds it can only be a process of ours that is about to end.
             drop(run("umount", &["-l", path(&self.data_dir(SMALL_DISK))]));
         }
+        if !KEEP.load(Ordering::Relaxed) {
+            drop(fs::remove_dir_all(&self.plan.directory));
+        }
     }
 }
+
+/// The present run has failed: its files are worth keeping.
+pub(crate) static KEEP: AtomicBool = AtomicBool::new(false);
 
 /// Whether a file system can be mounted here, and whether clocks can be made wrong.
 pub(crate) fn abilities() -> (bool, bool) {

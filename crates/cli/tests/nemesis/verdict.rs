@@ -26,7 +26,6 @@ pub(crate) fn judge(world: &World, seed: u64) {
     let mut wrongs = world.wrongs.lock().clone();
     wrongs.extend(verdicts.iter().map(ToString::to_string));
     if wrongs.is_empty() {
-        drop(fs::remove_dir_all(&world.directory));
         return;
     }
     let lines = history.seen.iter().map(|entry| to_line(entry.at, &entry.seen) + "\n");

@@ -1,0 +1,335 @@
+//! Cases of others: what has broken other lock services, tried on this one. Each is named after its
+//! id in the list of docs/testing.md, "Cases of others".
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper::{Client, Error, Guard};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::dice::Dice;
+use crate::proxy::{End, Flow, Link, WORKERS};
+use crate::servers::{FOUNDERS, leader, listener, url_for};
+use crate::world::World;
+
+/// A client's end of the network; each case has a world of its own.
+const FIRST: End = WORKERS;
+const SECOND: End = WORKERS + 1;
+const THIRD: End = WORKERS + 2;
+
+async fn world(case: &str) -> Arc<World> {
+    World::start(case, 0, &mut Dice::new(1)).await
+}
+
+/// A client behind proxies of its own.
+async fn client(world: &World, end: End, ttl: Duration) -> Client {
+    let url = url_for(&world.net, end).await;
+    let builder = Client::builder().url(url).ttl(ttl).connect_timeout(Duration::from_secs(20));
+    builder.connect().await.expect("a server is reached")
+}
+
+fn set_flows(world: &World, end: End, flow: Flow) {
+    for id in FOUNDERS {
+        world.net.set_flow(end, id, flow);
+        world.net.set_flow(id, end, flow);
+    }
+}
+
+async fn acquire(client: &Client, lock: &str) -> Guard {
+    let request = client.lock(lock).wait_at_most(Duration::from_secs(30));
+    request.acquire().await.expect("the lock is free in the end")
+}
+
+/// Waits until so many wait for the lock.
+async fn until_waiting(client: &Client, lock: &str, count: u32) {
+    let limit = Instant::now() + Duration::from_secs(30);
+    while Instant::now() < limit {
+        if let Ok(Some(view)) = client.admin().get_lock(lock, 1).await
+            && view.waiter_count == count
+        {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{lock} never had {count} waiters");
+}
+
+/// Waits until nobody holds the lock or waits for it, and returns how long that took.
+async fn until_unused(client: &Client, lock: &str) -> Duration {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(30) {
+        if let Ok(None) = client.admin().get_lock(lock, 1).await {
+            return begun.elapsed();
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{lock} stays in use");
+}
+
+/// The lease of a waiter runs out while it waits. It never gets the lock, and the next one does.
+pub(crate) async fn me_1() {
+    let world = world("me-1").await;
+    let (long, short) = (Duration::from_secs(20), Duration::from_secs(2));
+    let holder = client(&world, FIRST, long).await;
+    let waiter = client(&world, SECOND, short).await;
+    let guard = acquire(&holder, "x").await;
+    let waiting = tokio::spawn(async move { waiter.lock("x").acquire().await });
+    until_waiting(&holder, "x", 1).await;
+    set_flows(&world, SECOND, Flow::Hold);
+    until_waiting(&holder, "x", 0).await;
+    let first_token = guard.token();
+    guard.release().await.expect("it is held");
+    let third = client(&world, THIRD, long).await;
+    let next = acquire(&third, "x").await;
+    assert!(next.token() > first_token);
+    set_flows(&world, SECOND, Flow::Pass);
+    let answer = waiting.await.expect("it doesn't panic");
+    assert!(matches!(answer, Err(Error::Lost(_))), "{answer:?}");
+    next.check().expect("it is held");
+}
+
+/// What is granted late is counted from the moment at which it was asked for: a guard whose lease
+/// is over is never returned.
+pub(crate) async fn me_7() {
+    let world = world("me-7").await;
+    let slow = client(&world, FIRST, Duration::from_secs(1)).await;
+    let other = client(&world, SECOND, Duration::from_secs(10)).await;
+    drop(acquire(&slow, "warm").await);
+    for (from, to) in FOUNDERS.iter().flat_map(|&id| [(FIRST, id), (id, FIRST)]) {
+        world.net.set_flow(from, to, Flow::Delay(Duration::from_millis(1_500)));
+        let asked = tokio::spawn({
+            let slow = slow.clone();
+            async move { timeout(Duration::from_secs(4), slow.lock("x").acquire()).await }
+        });
+        sleep(Duration::from_millis(800)).await;
+        if let Ok(Ok(guard)) = asked.await.expect("it doesn't panic") {
+            guard.check().expect("a guard that is returned is held");
+            let taken = other.lock("x").try_acquire().await;
+            assert!(taken.is_err() || guard.check().is_err(), "two hold it");
+        }
+        world.net.set_flow(from, to, Flow::Pass);
+    }
+    until_unused(&other, "x").await;
+}
+
+/// A try whose answer is swallowed leaves nothing behind once the network is whole again.
+pub(crate) async fn st_2() {
+    let world = world("st-2").await;
+    let holder = client(&world, FIRST, Duration::from_secs(20)).await;
+    let trying = client(&world, SECOND, Duration::from_secs(10)).await;
+    drop(acquire(&trying, "warm").await);
+    let guard = acquire(&holder, "x").await;
+    for id in FOUNDERS {
+        world.net.set_link(SECOND, id, Link::NoReplies);
+    }
+    let tried = timeout(Duration::from_millis(700), trying.lock("x").try_acquire()).await;
+    assert!(tried.is_err(), "{tried:?}");
+    sleep(Duration::from_millis(1_300)).await;
+    world.net.heal();
+    sleep(Duration::from_secs(2)).await;
+    let view = holder.admin().get_lock("x", 10).await.expect("an answer").expect("it is held");
+    assert_eq!((view.hold_count, view.waiter_count), (1, 0));
+    guard.release().await.expect("it is held");
+    until_unused(&holder, "x").await;
+}
+
+/// A release that the network swallowed is made good when it is whole again, with the guard
+/// released and with the guard dropped.
+pub(crate) async fn st_4() {
+    let world = world("st-4").await;
+    let holder = client(&world, FIRST, Duration::from_secs(10)).await;
+    let next = client(&world, SECOND, Duration::from_secs(10)).await;
+    for is_dropped in [false, true] {
+        let guard = acquire(&holder, "x").await;
+        set_flows(&world, FIRST, Flow::Swallow);
+        if is_dropped {
+            drop(guard);
+        } else {
+            let released = timeout(Duration::from_millis(300), guard.release()).await;
+            assert!(released.is_err(), "{released:?}");
+        }
+        sleep(Duration::from_millis(1_500)).await;
+        set_flows(&world, FIRST, Flow::Pass);
+        let took = until_unused(&next, "x").await;
+        assert!(took < Duration::from_secs(4), "free {took:?} after the network was whole");
+    }
+}
+
+/// Futures that are dropped at any moment, and renewals under way meanwhile, leave neither place
+/// nor hold nor session.
+pub(crate) async fn st_5_and_st_6() {
+    let world = world("st-5").await;
+    let busy = client(&world, FIRST, Duration::from_secs(2)).await;
+    let other = client(&world, SECOND, Duration::from_secs(10)).await;
+    let mut dice = Dice::new(5);
+    for id in FOUNDERS {
+        world.net.set_flow(id, FIRST, Flow::Delay(Duration::from_millis(5)));
+    }
+    for _ in 0..500 {
+        let got = timeout(dice.millis(0, 20), busy.lock("x").acquire()).await;
+        if let Ok(Ok(guard)) = got
+            && dice.chance(50)
+        {
+            std::thread::spawn(move || drop(guard));
+        }
+    }
+    assert!(until_unused(&other, "x").await < Duration::from_secs(2));
+    let begun = Instant::now();
+    drop(acquire(&busy, "x").await);
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    busy.close().await;
+    let sessions = other.admin().list_sessions(None, 0).await.expect("an answer").items;
+    assert!(sessions.is_empty(), "{sessions:?}");
+}
+
+/// A lock goes from hand to hand, and nobody sleeps while it is free.
+pub(crate) async fn wk_1() {
+    let world = world("wk-1").await;
+    let mut players = JoinSet::new();
+    for end in [FIRST, SECOND] {
+        let player = client(&world, end, Duration::from_secs(10)).await;
+        players.spawn(async move {
+            let mut dice = Dice::new(u64::from(end));
+            let mut longest = Duration::ZERO;
+            for _ in 0..1_000 {
+                let asked = Instant::now();
+                let guard = acquire(&player, "x").await;
+                longest = longest.max(asked.elapsed());
+                sleep(dice.millis(0, 2)).await;
+                guard.release().await.expect("it is held");
+            }
+            longest
+        });
+    }
+    while let Some(longest) = players.join_next().await {
+        let longest = longest.expect("a player doesn't panic");
+        // A lost wake-up lasts until something else happens; a busy machine isn't one.
+        assert!(longest < Duration::from_secs(3), "somebody waited for {longest:?}");
+    }
+}
+
+/// The server that a waiter asked stands still. The waiter goes to another and keeps its place.
+pub(crate) async fn wk_5() {
+    let world = world("wk-5").await;
+    let holder = client(&world, FIRST, Duration::from_secs(20)).await;
+    let waiter = client(&world, SECOND, Duration::from_secs(6)).await;
+    drop(acquire(&waiter, "warm").await);
+    let session = waiter.session().expect("it is open").id;
+    let guard = acquire(&holder, "x").await;
+    let asked = waiter.clone();
+    let waiting = tokio::spawn(async move { acquire(&asked, "x").await });
+    until_waiting(&holder, "x", 1).await;
+    // Whichever it is connected to: each stands still in turn.
+    for id in FOUNDERS {
+        world.servers.lock().pause(id);
+        sleep(Duration::from_millis(2_500)).await;
+        world.servers.lock().go_on(id);
+        world.wait_for_leader().await;
+    }
+    guard.release().await.expect("it is held");
+    let released = Instant::now();
+    let guard = waiting.await.expect("it doesn't panic");
+    assert!(released.elapsed() < Duration::from_secs(4), "{:?}", released.elapsed());
+    assert_eq!(guard.session().id, session);
+}
+
+/// Many who wait are cut off at once. The one behind them waits for one lease, not for theirs one
+/// after another.
+pub(crate) async fn fa_1() {
+    let world = world("fa-1").await;
+    let ttl = Duration::from_secs(3);
+    let holder = client(&world, FIRST, Duration::from_secs(20)).await;
+    let live = client(&world, THIRD, Duration::from_secs(20)).await;
+    let guard = acquire(&holder, "x").await;
+    let url = url_for(&world.net, SECOND).await;
+    let mut dead = JoinSet::new();
+    for _ in 0..50 {
+        let url = url.clone();
+        dead.spawn(async move {
+            let client = Client::builder().url(url).ttl(ttl).connect().await?;
+            client.lock("x").acquire().await
+        });
+    }
+    until_waiting(&holder, "x", 50).await;
+    let asking = live.clone();
+    let waiting = tokio::spawn(async move { acquire(&asking, "x").await });
+    until_waiting(&holder, "x", 51).await;
+    set_flows(&world, SECOND, Flow::Hold);
+    let died = Instant::now();
+    guard.release().await.expect("it is held");
+    drop(waiting.await.expect("it doesn't panic"));
+    // The first of the dead has been granted it; all of their leases run out together.
+    assert!(died.elapsed() < 2 * ttl + Duration::from_secs(3), "{:?}", died.elapsed());
+}
+
+/// A leader that stood still while another took over doesn't answer from the past.
+pub(crate) async fn lc_2() {
+    let world = world("lc-2").await;
+    // A lease that outlives an election, and a client that soon leaves a server that is silent.
+    let writer = client(&world, FIRST, Duration::from_secs(6)).await;
+    let mut guard = acquire(&writer, "x").await;
+    for _ in 0..3 {
+        let old = world.wait_for_leader().await.expect("a leader");
+        let url = format!("lockkeeper://{}", listener(old));
+        let reader = Client::builder().url(url).connect_timeout(Duration::from_secs(5));
+        let reader = reader.connect().await.expect("it is reached");
+        world.servers.lock().pause(old);
+        let others: Vec<End> = FOUNDERS.into_iter().filter(|&id| id != old).collect();
+        let limit = Instant::now() + Duration::from_secs(20);
+        while leader(&others).await.is_none() {
+            assert!(Instant::now() < limit, "no new leader");
+        }
+        guard.release().await.expect("it is held");
+        guard = acquire(&writer, "x").await;
+        world.servers.lock().go_on(old);
+        let view = reader.admin().get_lock("x", 10).await.expect("an answer");
+        let tokens: Vec<u64> = view.iter().flat_map(|view| &view.holds).map(|h| h.token).collect();
+        assert_eq!(tokens, [guard.token()]);
+    }
+}
+
+/// Everything ends at the first success after an election, and the old leader stays away: what was
+/// acknowledged is there.
+pub(crate) async fn lc_4() {
+    let world = world("lc-4").await;
+    let writer = client(&world, FIRST, Duration::from_secs(60)).await;
+    let mut held = Vec::new();
+    for round in 0..4 {
+        held.push(acquire(&writer, &format!("before/{round}")).await);
+        let old = world.wait_for_leader().await.expect("a leader");
+        world.servers.lock().kill(old);
+        held.push(acquire(&writer, &format!("after/{round}")).await);
+        for id in FOUNDERS {
+            world.servers.lock().kill(id);
+        }
+        for id in FOUNDERS.into_iter().filter(|&id| id != old) {
+            world.servers.lock().start(id);
+        }
+        world.wait_for_leader().await.expect("a leader");
+        for guard in &held {
+            guard.confirm().await.expect("what was acknowledged is held");
+        }
+        world.servers.lock().start(old);
+    }
+}
+
+/// Killed at any moment of its very first start, a server starts at the next.
+pub(crate) async fn di_4() {
+    let world = world("di-4").await;
+    let mut dice = Dice::new(4);
+    for _ in 0..10 {
+        let id = world.next_server();
+        world.servers.lock().add(id, true);
+        sleep(dice.millis(0, 80)).await;
+        world.servers.lock().kill(id);
+        world.servers.lock().start(id);
+        let limit = Instant::now() + Duration::from_secs(20);
+        while tokio::net::TcpStream::connect(listener(id)).await.is_err() {
+            assert!(Instant::now() < limit, "server {id} doesn't start");
+            assert_eq!(world.servers.lock().supervise(), [], "server {id} ends");
+            sleep(Duration::from_millis(10)).await;
+        }
+        world.servers.lock().forget(id);
+    }
+}
