@@ -17,6 +17,7 @@ use crate::clock;
 use crate::dice::Dice;
 use crate::proxy::{End, Flow, Link};
 use crate::servers::{FAKE_CLOCK, FOUNDERS, SMALL_DISK, operator};
+use crate::sites::{self, Cut};
 use crate::worker::{EXCLUSIVE, SEMAPHORES};
 use crate::workers::signal;
 use crate::world::World;
@@ -49,10 +50,12 @@ pub(crate) enum Fault {
     Membership,
     Revoke,
     Force,
+    SiteMute,
+    SiteApart,
 }
 
 /// Each kind, how often it comes among the others, and its name in the summary.
-const KINDS: [(Fault, u64, &str); 25] = [
+const KINDS: [(Fault, u64, &str); 27] = [
     (Fault::KillServer, 10, "kill -9 of a server"),
     (Fault::KillAll, 2, "kill -9 of all servers"),
     (Fault::PauseServer, 8, "SIGSTOP of a server"),
@@ -78,6 +81,8 @@ const KINDS: [(Fault, u64, &str); 25] = [
     (Fault::Membership, 4, "member added and removed"),
     (Fault::Revoke, 5, "unlock --if-token"),
     (Fault::Force, 3, "unlock --if-token --now"),
+    (Fault::SiteMute, 20, "a site's packets dropped"),
+    (Fault::SiteApart, 20, "packets between two sites dropped"),
 ];
 
 impl Fault {
@@ -90,6 +95,8 @@ impl Fault {
         let can = |fault| match fault {
             Self::FullDisk => small_disk,
             Self::ClockJump => fake_clock,
+            Self::Membership => !sites::are_used(),
+            Self::SiteMute | Self::SiteApart => sites::are_used(),
             Self::FsyncError | Self::FsyncDelay => has_strace(),
             _ => true,
         };
@@ -140,6 +147,8 @@ impl Fault {
             Self::Membership => membership(world, dice).await,
             Self::Revoke => revoke(world, dice, false).await,
             Self::Force => revoke(world, dice, true).await,
+            Self::SiteMute => site_mute(world, dice).await,
+            Self::SiteApart => site_apart(world, dice).await,
         }
     }
 }
@@ -347,6 +356,27 @@ async fn flapping(world: &World, dice: &mut Dice) {
             pairs.iter().for_each(|&(from, to)| world.net.set_link(from, to, link));
             sleep(dice.millis(5, 200)).await;
         }
+    }
+}
+
+/// A data centre that hears the others and isn't heard.
+async fn site_mute(world: &World, dice: &mut Dice) {
+    drop_packets(world, &[Cut::From(founder(dice))], dice).await;
+}
+
+/// Two data centres that don't reach each other, and both the third.
+async fn site_apart(world: &World, dice: &mut Dice) {
+    let mut ids = FOUNDERS;
+    dice.shuffle(&mut ids);
+    drop_packets(world, &[Cut::Between(ids[0], ids[1]), Cut::Between(ids[1], ids[0])], dice).await;
+}
+
+async fn drop_packets(world: &World, cuts: &[Cut], dice: &mut Dice) {
+    let cut = cuts.iter().try_for_each(sites::cut);
+    sleep(spell(dice)).await;
+    // Another one's cut ends as well, if there is one.
+    if let Err(error) = cut.and_then(|()| sites::mend()) {
+        world.complain(error);
     }
 }
 

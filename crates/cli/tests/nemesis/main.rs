@@ -22,6 +22,7 @@ mod proxy;
 mod register;
 mod runs;
 mod servers;
+mod sites;
 mod verdict;
 mod worker;
 mod workers;
@@ -43,9 +44,10 @@ macro_rules! run {
 }
 
 /// What can be run, by name; they run one after another.
-const RUNS: [(&str, Run); 13] = [
+const RUNS: [(&str, Run); 14] = [
     ("nemesis", run!(runs::nemesis)),
     ("crash_loop", run!(runs::crash_loop)),
+    ("datacentres", run!(runs::datacentres)),
     ("me_1_a_waiter_whose_lease_ran_out_is_passed_over", run!(cases::me_1)),
     ("me_7_a_late_grant_counts_from_its_request", run!(cases::me_7)),
     ("st_2_a_try_without_an_answer_leaves_nothing", run!(cases::st_2)),

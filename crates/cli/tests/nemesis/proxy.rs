@@ -68,6 +68,8 @@ const LIMITED_CHUNK: usize = 512;
 pub(crate) struct Net {
     flows: Mutex<HashMap<(End, End), watch::Sender<Flow>>>,
     links: Mutex<HashMap<(End, End), watch::Sender<Link>>>,
+    /// How long everything takes, on top of all trouble.
+    distances: Mutex<HashMap<(End, End), Duration>>,
 }
 
 impl Net {
@@ -85,6 +87,12 @@ impl Net {
         sender.send_replace(link);
     }
 
+    /// Sets how far it is from one end to another, for connections made from now on. It is no
+    /// trouble, and stays.
+    pub(crate) fn set_distance(&self, from: End, to: End, distance: Duration) {
+        self.distances.lock().insert((from, to), distance);
+    }
+
     /// Ends all trouble.
     pub(crate) fn heal(&self) {
         for flow in self.flows.lock().values() {
@@ -93,6 +101,10 @@ impl Net {
         for link in self.links.lock().values() {
             link.send_replace(Link::Open);
         }
+    }
+
+    fn distance(&self, from: End, to: End) -> Duration {
+        self.distances.lock().get(&(from, to)).copied().unwrap_or_default()
     }
 
     fn flow(&self, from: End, to: End) -> watch::Receiver<Flow> {
@@ -170,8 +182,10 @@ impl Net {
         far.set_nodelay(true)?;
         let (near_reader, near_writer) = near.into_split();
         let (far_reader, far_writer) = far.into_split();
-        let forth = Weather { flow: self.flow(from, to), link: None };
-        let back = Weather { flow: self.flow(to, from), link: Some(self.link(from, to)) };
+        let (distance, flow) = (self.distance(from, to), self.flow(from, to));
+        let forth = Weather { distance, flow, link: None };
+        let (distance, flow) = (self.distance(to, from), self.flow(to, from));
+        let back = Weather { distance, flow, link: Some(self.link(from, to)) };
         let mut forth = Pipe { reader: near_reader, writer: far_writer, weather: forth, greeting };
         let mut back =
             Pipe { reader: far_reader, writer: near_writer, weather: back, greeting: Vec::new() };
@@ -201,6 +215,7 @@ async fn greeted(near: &mut TcpStream) -> io::Result<(End, Vec<u8>)> {
 
 /// What a direction of one connection meets.
 struct Weather {
+    distance: Duration,
     flow: watch::Receiver<Flow>,
     /// For the way back only.
     link: Option<watch::Receiver<Link>>,
@@ -245,7 +260,8 @@ impl Pipe {
     async fn carry(&mut self) -> io::Result<()> {
         let Self { reader, writer, weather, greeting } = self;
         let (to, chunks) = mpsc::channel(CHUNKS_UNDER_WAY);
-        let mut ahead = Weather { flow: weather.flow.clone(), link: None };
+        let distance = weather.distance;
+        let mut ahead = Weather { distance, flow: weather.flow.clone(), link: None };
         let first = std::mem::take(greeting);
         let read = async move {
             if !first.is_empty() && to.send((Instant::now(), first)).await.is_err() {
@@ -258,6 +274,7 @@ impl Pipe {
                     _ => Duration::ZERO,
                 };
                 let chunk = buffer[..length].to_vec();
+                let delay = delay + ahead.distance;
                 if to.send((Instant::now() + delay, chunk)).await.is_err() {
                     return;
                 }

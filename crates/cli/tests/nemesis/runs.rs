@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::dice::Dice;
 use crate::faults::Fault;
 use crate::servers::FOUNDERS;
+use crate::sites::Sites;
 use crate::verdict;
 use crate::world::World;
 
@@ -38,16 +39,42 @@ const FAULTS_AT_ONCE: usize = 3;
 /// Random faults under load.
 pub(crate) async fn nemesis() {
     let seed = seed();
-    let length = Duration::from_secs(told("NEMESIS_SECONDS").unwrap_or(45));
     let mut dice = Dice::new(seed);
     let world = World::start("nemesis", WORKERS, &mut dice).await;
+    attack(&world, 45, &mut dice).await;
+    end(&world, seed).await;
+}
+
+/// The same across three data centres, with the packets between them dropped as well.
+pub(crate) async fn datacentres() {
+    let sites = match Sites::new() {
+        Ok(sites) => sites,
+        Err(error) if std::env::var_os("CI").is_some() => {
+            panic!("data centres can't be built: {error}")
+        }
+        Err(error) => {
+            println!("NOT RUN: data centres can't be built: {error}");
+            return;
+        }
+    };
+    let seed = seed();
+    let mut dice = Dice::new(seed);
+    let world = World::start_in("datacentres", WORKERS, Some(&sites), &mut dice).await;
+    attack(&world, 20, &mut dice).await;
+    end(&world, seed).await;
+    world.stop_servers();
+}
+
+/// Inflicts one fault after another, for so many seconds unless a variable says otherwise.
+async fn attack(world: &Arc<World>, seconds: u64, dice: &mut Dice) {
+    let length = Duration::from_secs(told("NEMESIS_SECONDS").unwrap_or(seconds));
     sleep(Duration::from_secs(1)).await;
     let until = Instant::now() + length;
     let mut faults = JoinSet::new();
     while Instant::now() < until {
         if faults.len() < FAULTS_AT_ONCE {
-            let fault = Fault::draw(&mut dice, &world);
-            faults.spawn(fault.inflict(Arc::clone(&world), dice.fork()));
+            let fault = Fault::draw(dice, world);
+            faults.spawn(fault.inflict(Arc::clone(world), dice.fork()));
         }
         // Mostly one alone, now and then several together.
         let pause = if dice.chance(30) { dice.millis(0, 200) } else { dice.millis(300, 2_000) };
@@ -59,7 +86,6 @@ pub(crate) async fn nemesis() {
     while let Some(ended) = faults.join_next().await {
         ended.expect("a fault doesn't panic");
     }
-    end(&world, seed).await;
 }
 
 /// One `kill -9` after another, under load.

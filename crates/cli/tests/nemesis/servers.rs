@@ -18,6 +18,7 @@ use lockkeeper::views;
 use rustix::process::Signal;
 
 use crate::proxy::{End, Net, WORKERS};
+use crate::sites;
 use crate::workers::signal;
 
 const LOCKKEEPER: &str = env!("CARGO_BIN_EXE_lockkeeper");
@@ -86,7 +87,15 @@ impl Servers {
         if server.child.is_some() {
             return;
         }
-        let mut command = Command::new(LOCKKEEPER);
+        let mut command = if sites::are_used() {
+            let mut inside = Command::new("nsenter");
+            inside.arg(format!("--net=/run/netns/{}", sites::namespace(id))).arg(LOCKKEEPER);
+            // Nobody else is on these cables.
+            inside.env("LOCKKEEPER_INSECURE", "true").env("LOCKKEEPER_NETWORK", "wan");
+            inside
+        } else {
+            Command::new(LOCKKEEPER)
+        };
         command
             .args(["server", "--id", &id.to_string(), "--listen", &listener(id).to_string()])
             .args(["--listen-peer", &peer_listener(id).to_string(), "--data-dir"])
@@ -294,16 +303,27 @@ fn address(last: End, port: u16) -> SocketAddr {
 
 /// Where a server listens for clients.
 pub(crate) fn listener(id: End) -> SocketAddr {
-    address(id, 2_379)
+    server_address(id, 2_379)
 }
 
+/// Where a server listens for its peers.
 pub(crate) fn peer_listener(id: End) -> SocketAddr {
-    address(id, 2_380)
+    server_address(id, 2_380)
+}
+
+fn server_address(id: End, port: u16) -> SocketAddr {
+    match sites::are_used() {
+        true => SocketAddr::new(sites::server(id), port),
+        false => address(id, port),
+    }
 }
 
 /// Where a server's peers reach it.
 pub(crate) fn peer_proxy(id: End) -> SocketAddr {
-    address(id, 12_380)
+    match sites::are_used() {
+        true => SocketAddr::new(sites::proxy(id), 12_380),
+        false => address(id, 12_380),
+    }
 }
 
 /// Where one worker reaches a server.

@@ -44,16 +44,19 @@ pub(crate) struct Orders {
     pub(crate) url: String,
     pub(crate) register: PathBuf,
     pub(crate) seed: u64,
+    /// By how much its leases are longer than they would be.
+    pub(crate) patience: u64,
 }
 
 impl Orders {
     /// As variables.
-    pub(crate) fn variables(&self) -> [(&'static str, String); 4] {
+    pub(crate) fn variables(&self) -> [(&'static str, String); 5] {
         [
             ("NEMESIS_WORKER", self.number.to_string()),
             ("NEMESIS_URL", self.url.clone()),
             ("NEMESIS_REGISTER", self.register.display().to_string()),
             ("NEMESIS_SEED", self.seed.to_string()),
+            ("NEMESIS_PATIENCE", self.patience.to_string()),
         ]
     }
 
@@ -64,6 +67,7 @@ impl Orders {
             url: variable("NEMESIS_URL")?,
             register: variable("NEMESIS_REGISTER")?.into(),
             seed: variable("NEMESIS_SEED")?.parse().ok()?,
+            patience: variable("NEMESIS_PATIENCE")?.parse().ok()?,
         })
     }
 }
@@ -168,7 +172,7 @@ impl Worker {
         self: Arc<Self>,
         dice: &mut Dice,
     ) -> Result<(Arc<Life>, watch::Sender<bool>, Guard), Error> {
-        let ttl = *dice.pick(&[1_500, 2_000, 3_000]);
+        let ttl = *dice.pick(&[1_500, 2_000, 3_000]) * self.orders.patience;
         let client = Client::builder()
             .url(self.orders.url.as_str())
             .ttl(Duration::from_millis(ttl))

@@ -21,6 +21,7 @@ use crate::register;
 use crate::servers::{
     FOUNDERS, Plan, Servers, abilities, leader, peer_listener, peer_proxy, status, url_for,
 };
+use crate::sites::{self, Sites};
 use crate::worker::Orders;
 use crate::workers::WorkerProcess;
 
@@ -47,11 +48,27 @@ const LEADER_LIMIT: Duration = Duration::from_secs(30);
 impl World {
     /// Three servers with a leader, and so many workers.
     pub(crate) async fn start(name: &str, workers: u32, dice: &mut Dice) -> Arc<Self> {
+        Self::start_in(name, workers, None, dice).await
+    }
+
+    /// The same, at some distance from each other.
+    pub(crate) async fn start_in(
+        name: &str,
+        workers: u32,
+        sites: Option<&Sites>,
+        dice: &mut Dice,
+    ) -> Arc<Self> {
         let directory = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         fs::create_dir_all(&directory).expect("a directory for the run");
-        let (small_disk, fake_clock) = abilities();
+        let (small_disk, mut fake_clock) = abilities();
+        // There the wrapper that enters the namespace would live by the wrong clock as well.
+        fake_clock &= !sites::are_used();
         let plan = Plan { directory: directory.clone(), small_disk, fake_clock };
         let net = Arc::new(Net::default());
+        if let Some(sites) = sites {
+            let workers: Vec<End> = (0..workers).map(|worker| WORKERS + worker).collect();
+            sites.set_distances(&net, &workers);
+        }
         let mut servers = Servers::new(plan);
         for id in FOUNDERS {
             net.peers(peer_proxy(id), id, peer_listener(id)).await.expect("free ports");
@@ -91,10 +108,19 @@ impl World {
         self.urls.lock().insert(end, url.clone());
         let number = self.next_worker.fetch_add(1, Ordering::Relaxed);
         let register = self.directory.join("register");
-        let orders = Orders { number, url, register, seed: dice.below(u64::MAX) };
+        // An election across data centres takes longer than the short leases.
+        let patience = if sites::are_used() { 2 } else { 1 };
+        let orders = Orders { number, url, register, seed: dice.below(u64::MAX), patience };
         let log = self.directory.join(format!("worker-{}.log", end - WORKERS + 1));
         let worker = WorkerProcess::start(&orders, log, &self.recorder);
         self.workers.lock().insert(end, worker);
+    }
+
+    /// Ends the servers before what they stand on goes.
+    pub(crate) fn stop_servers(&self) {
+        for id in self.server_ids() {
+            self.servers.lock().kill(id);
+        }
     }
 
     /// An id that no server has had.
