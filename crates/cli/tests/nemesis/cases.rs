@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::{Client, Error, Guard};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -325,11 +327,42 @@ pub(crate) async fn di_4() {
         world.servers.lock().kill(id);
         world.servers.lock().start(id);
         let limit = Instant::now() + Duration::from_secs(20);
-        while tokio::net::TcpStream::connect(listener(id)).await.is_err() {
+        while TcpStream::connect(listener(id)).await.is_err() {
             assert!(Instant::now() < limit, "server {id} doesn't start");
             assert_eq!(world.servers.lock().supervise(), [], "server {id} ends");
             sleep(Duration::from_millis(10)).await;
         }
         world.servers.lock().forget(id);
     }
+}
+
+/// A server without a majority is alive, and not ready; it says why.
+pub(crate) async fn op_1() {
+    let world = world("op-1").await;
+    for id in FOUNDERS {
+        assert!(health(id, "/readyz").await.starts_with("HTTP/1.1 200"));
+    }
+    world.servers.lock().kill(1);
+    world.servers.lock().kill(2);
+    let limit = Instant::now() + Duration::from_secs(20);
+    loop {
+        let ready = health(3, "/readyz").await;
+        if ready.starts_with("HTTP/1.1 503") {
+            assert!(ready.contains("no majority"), "{ready}");
+            break;
+        }
+        assert!(Instant::now() < limit, "it stays ready: {ready}");
+        sleep(Duration::from_millis(50)).await;
+    }
+    let alive = health(3, "/livez").await;
+    assert!(alive.starts_with("HTTP/1.1 200"), "{alive}");
+}
+
+async fn health(id: End, path: &str) -> String {
+    let mut stream = TcpStream::connect(listener(id)).await.expect("it listens");
+    let question = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    stream.write_all(question.as_bytes()).await.expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("it answers");
+    answer
 }

@@ -44,7 +44,7 @@ macro_rules! run {
 }
 
 /// What can be run, by name; they run one after another.
-const RUNS: [(&str, Run); 14] = [
+const RUNS: [(&str, Run); 15] = [
     ("nemesis", run!(runs::nemesis)),
     ("crash_loop", run!(runs::crash_loop)),
     ("datacentres", run!(runs::datacentres)),
@@ -59,6 +59,7 @@ const RUNS: [(&str, Run); 14] = [
     ("lc_2_an_old_leader_does_not_answer_from_the_past", run!(cases::lc_2)),
     ("lc_4_what_was_acknowledged_outlives_everybody", run!(cases::lc_4)),
     ("di_4_a_killed_first_start_is_followed_by_another", run!(cases::di_4)),
+    ("op_1_a_minority_is_alive_and_not_ready", run!(cases::op_1)),
 ];
 
 fn main() -> ExitCode {
