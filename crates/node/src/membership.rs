@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use openraft::ChangeMembers;
 use openraft::async_runtime::WatchReceiver;
-use openraft::errors::{ClientWriteError, RaftError};
+use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use openraft::impls::BasicNode;
 use tokio::time::timeout;
 
@@ -228,9 +228,27 @@ fn successor(inner: &Inner) -> Option<NodeId> {
 fn outcome(inner: &Inner, error: RaftError<Types, ClientWriteError<Types>>) -> Change {
     match error {
         RaftError::APIError(
-            ClientWriteError::ForwardToLeader(_) | ClientWriteError::LogEntryDiscarded(_),
+            ClientWriteError::ForwardToLeader(_)
+            | ClientWriteError::LogEntryDiscarded(_)
+            | ClientWriteError::PreconditionFailed(_),
         ) => None,
-        RaftError::APIError(error) => refused(error.to_string()),
+        RaftError::APIError(ClientWriteError::ChangeMembershipError(why)) => match why {
+            // It has just been elected: in a moment it can.
+            ChangeMembershipError::UncommittedLeaderLog(_) => None,
+            ChangeMembershipError::InProgress(_) => refused(
+                "another change of the members is under way: try again when it has ended (`cluster \
+                 status` shows the members)"
+                    .to_owned(),
+            ),
+            ChangeMembershipError::EmptyMembership(_) => {
+                refused("a cluster can't be without voters".to_owned())
+            }
+            ChangeMembershipError::LearnerNotFound(_)
+            | ChangeMembershipError::UnsupportedMembershipTransition(_)
+            | ChangeMembershipError::NodeMetadataChanged(_) => {
+                refused(format!("the members have changed meanwhile: {why}"))
+            }
+        },
         RaftError::Fatal(fatal) => {
             inner.fail_raft(&fatal);
             None

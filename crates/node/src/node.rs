@@ -343,6 +343,7 @@ fn status(inner: &Inner) -> Status {
         applied_index: raft.last_applied.map_or(0, |id| id.index),
         members: members.collect(),
         is_ready: is_served,
+        refusal: inner.space.refusal(),
         voters_reached,
         peer_address: inner.peer_address.get().cloned(),
         queued_bytes: inner.batcher.queued_bytes(),
@@ -371,6 +372,8 @@ pub struct Status {
     /// Whether this node can serve linearizable requests now, as far as it knows: it is a leader
     /// with a live quorum, or hears one.
     pub is_ready: bool,
+    /// Why new work is refused although there is a majority: the disks are nearly full.
+    pub refusal: Option<Unavailable>,
     /// Voters that this node hears, itself included.
     pub voters_reached: u32,
     /// Where its peer listener listens; `None` if there is none.
@@ -390,6 +393,14 @@ pub struct Status {
     pub fsyncs: u64,
     /// Microseconds spent in them.
     pub fsync_micros: u64,
+}
+
+impl Status {
+    /// Whether a lock could be taken here now, as far as this node knows.
+    #[must_use]
+    pub const fn takes_locks(&self) -> bool {
+        self.is_ready && self.refusal.is_none()
+    }
 }
 
 /// How much of each lease was left whenever its session was heard from.

@@ -71,10 +71,13 @@ impl Space {
         if !self.is_refusing.load(Ordering::Relaxed) || frees(command) {
             return Ok(());
         }
-        match *self.reason.borrow() {
-            Some(Shortage { node, free_bytes }) => Err(Unavailable::DiskFull { node, free_bytes }),
-            None => Ok(()),
-        }
+        self.refusal().map_or(Ok(()), Err)
+    }
+
+    /// Why new work is refused here, if it is.
+    pub(crate) fn refusal(&self) -> Option<Unavailable> {
+        let shortage = self.is_refusing().then(|| *self.reason.borrow()).flatten();
+        shortage.map(|Shortage { node, free_bytes }| Unavailable::DiskFull { node, free_bytes })
     }
 
     /// What was free on this node's own disk at the last look.

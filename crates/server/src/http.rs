@@ -107,8 +107,11 @@ fn router(health: Health) -> Router {
 /// Whether clients can be served now: with what is the matter, if they can't.
 async fn readyz(State(health): State<Health>) -> (StatusCode, String) {
     let status = health.node.status();
-    if status.is_ready {
+    if status.takes_locks() {
         return (StatusCode::OK, "ok\n".to_owned());
+    }
+    if let Some(refusal) = status.refusal {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n"));
     }
     let voters = status.members.iter().filter(|member| member.is_voter).count();
     let reached = status.voters_reached;
@@ -118,7 +121,7 @@ async fn readyz(State(health): State<Health>) -> (StatusCode, String) {
 
 /// Readiness in the form that etcd's clients and load balancers know.
 async fn health_json(State(health): State<Health>) -> Response {
-    let is_ready = health.node.status().is_ready;
+    let is_ready = health.node.status().takes_locks();
     let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     json(code, format!("{{\"health\":\"{is_ready}\"}}\n"))
 }

@@ -198,6 +198,8 @@ fn a_leader_without_room_has_new_work_refused_at_every_door() {
         eventually("new work is refused", || short_of_room(client, "before") == Some(leader));
         assert_eq!(short_of_room(client, "after"), Some(leader));
     }
+    let status = cluster.node(leader).status();
+    assert!(status.is_ready && !status.takes_locks(), "it can't say that it is ready for work");
     // Nothing of it was done, and what frees is still served at the same door.
     assert!(matches!(client.release(held), Reply::Released { .. }));
     let is_known = |lock| cluster.node(leader).query(|state, _| state.lock(lock, 0).is_some());
@@ -205,6 +207,7 @@ fn a_leader_without_room_has_new_work_refused_at_every_door() {
 
     cluster.network.disk_trouble(leader).set_full(false);
     eventually("there is room again", || short_of_room(&mut client, "later").is_none());
+    assert!(cluster.node(leader).status().takes_locks());
     assert_eq!(client.end(), Reply::Done);
 }
 

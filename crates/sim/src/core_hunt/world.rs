@@ -172,7 +172,13 @@ impl World {
             let mut events: Vec<Event> = Vec::new();
             for waiter in view.waits {
                 let (lock, number) = (waiter.lock, waiter.number);
-                events.push(Event::Cancelled { lock, session, number, ended: Some(reason) });
+                events.push(Event::Cancelled {
+                    lock,
+                    session,
+                    number,
+                    ended: Some(reason),
+                    waited_ms: 0,
+                });
             }
             for (number, hold) in view.holds.into_iter().filter(|(own, hold)| *own == hold.number) {
                 let (lock, token, reason) =
