@@ -12,12 +12,24 @@ FUZZ_WORK := $(TARGET_DIR)/fuzz-work
 SIM := cargo run --quiet --profile hunt --package lockkeeper-sim --features lockkeeper-sim/mutations --
 NEMESIS := cargo test --package lockkeeper-cli --test nemesis --
 
-.PHONY: test proof hunt core-hunt chaos crash-loop datacentres fuzz $(FUZZ_TARGETS:%=fuzz-%)
+.PHONY: test packages proof hunt core-hunt chaos crash-loop datacentres fuzz $(FUZZ_TARGETS:%=fuzz-%)
 
 ## Everything that has to pass.
-test:
-	cargo test --workspace
+test: packages
+	cargo test --workspace --locked
 	$(MAKE) proof
+
+## What the tests with real processes use beside Rust: installed where that can be done without asking
+## (root on Debian), and otherwise named.
+PACKAGES := ip:iproute2 nft:nftables strace:strace faketime:faketime
+packages:
+	@missing=""; for tool in $(PACKAGES); do \
+		command -v $${tool%%:*} >/dev/null || missing="$$missing $${tool##*:}"; \
+	done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	else echo "some faults are left out of the tests; to have them, install:$$missing"; fi
 
 ## The tester is tested (known-bad versions are found), and then hunts with fresh seeds.
 proof:
