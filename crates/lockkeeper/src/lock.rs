@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::client::Client;
-use crate::error::Error;
+use crate::error::{Error, LossReason, RefusedCode};
 use crate::guard::Guard;
 use crate::requests::{Answer, unsent};
 use crate::session::Session;
@@ -100,7 +100,8 @@ impl LockRequest {
     /// - [`Error::NoQuorum`], [`Error::Unreachable`], [`Error::Unavailable`] if no server could
     ///   serve the request for `connect_timeout`. Nothing was acquired.
     /// - [`Error::Lost`] if the session's lease ran out while the request waited: its place is
-    ///   gone.
+    ///   gone; with [`LossReason::Forced`] if it was granted while no server could be heard, and an
+    ///   operator passed it on meanwhile.
     /// - [`Error::Refused`], with the cluster's reason; [`Error::Config`], [`Error::Closed`].
     pub async fn acquire(self) -> Result<Guard, Error> {
         match self.wait_at_most {
@@ -158,6 +159,15 @@ pub(crate) async fn request(
     Pending::send(session, request, on_wait).await?.granted().await
 }
 
+/// A request that is repeated after a broken connection and finds nothing held was granted unheard,
+/// and its hold taken away by an operator.
+fn lost_unheard(error: Error) -> Error {
+    match error {
+        Error::Refused(no) if no.code == RefusedCode::NotHeld => Error::Lost(LossReason::Forced),
+        error => error,
+    }
+}
+
 fn timed_out(lock: String, begun: Instant, place: Option<u32>, holder: Option<Hold>) -> Error {
     Error::TimedOut { lock, waited: begun.elapsed(), place, holder: holder.map(Box::new) }
 }
@@ -213,7 +223,7 @@ impl Pending {
 
     /// The guard of what was granted.
     fn take(&mut self, answer: Result<Answer, Error>) -> Result<Guard, Error> {
-        match answer? {
+        match answer.map_err(lost_unheard)? {
             Answer::Granted { token, lock } => {
                 self.is_settled = true;
                 Ok(Guard::new(Arc::clone(&self.session), self.number, token, lock))

@@ -35,6 +35,25 @@ async fn a_lost_reply_is_asked_for_again_under_the_same_number() {
 }
 
 #[tokio::test]
+async fn what_was_granted_unheard_and_taken_away_is_lost_and_not_refused() {
+    let peer = Peer::listen().await;
+    let client = Peer::client(&[&peer], Peer::builder(&[&peer])).await;
+    let under_way = acquire(&client, "a");
+    let mut link = peer.accept_session().await;
+    let (_, _) = link.acquire().await;
+    drop(link);
+
+    let mut link = peer.accept().await;
+    link.let_in(native::SessionState::default()).await;
+    let (again, _) = link.acquire().await;
+    let code = native::refused::Code::NotHeld.into();
+    let refused = native::Refused { code, message: "gone".into(), ..Default::default() };
+    link.send(again, response::Body::Refused(refused)).await;
+    let error = soon("the answer", under_way).await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Lost(LossReason::Forced)), "{error}");
+}
+
+#[tokio::test]
 async fn everything_unanswered_is_sent_again_in_order_with_the_floor_below_it() {
     let peer = Peer::listen().await;
     let client = Peer::client(&[&peer], Peer::builder(&[&peer])).await;

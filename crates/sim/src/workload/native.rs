@@ -176,6 +176,8 @@ impl Session {
             }
             Err(Error::Busy { .. } | Error::Refused(_)) => GiveUp::Refused,
             Err(Error::TimedOut { .. }) => GiveUp::Cancelled,
+            // It was granted unheard, and forced away.
+            Err(Error::Lost(reason)) if !ends_session(reason) => GiveUp::Unknown,
             Err(Error::Lost(_) | Error::Closed) => {
                 self.end();
                 GiveUp::SessionEnded

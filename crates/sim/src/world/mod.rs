@@ -308,7 +308,23 @@ impl World {
                 self.machines[server.machine].condition = Condition::Down(Nanos::MAX);
             }
         }
+        if self.chance.one_in(3) {
+            self.break_one_link();
+        }
         self.recorder.see(self.now, Seen::Calm);
+    }
+
+    /// One link between two nodes stays broken for good: what is owed must come all the same.
+    fn break_one_link(&mut self) {
+        let wanted: Vec<MachineId> =
+            self.servers.iter().filter(|s| s.is_wanted()).map(|server| server.machine).collect();
+        let (one, other) = (*self.chance.pick(&wanted), *self.chance.pick(&wanted));
+        if one != other {
+            let names = [one, other].map(|machine| self.machines[machine].name.clone());
+            self.recorder.note(self.now, &format!("for good: no link between {names:?}"));
+            self.net.set_link(one, other, true, Duration::ZERO);
+            self.net.set_link(other, one, self.chance.one_in(2), Duration::ZERO);
+        }
     }
 
     fn finish(mut self, options: &Options) -> Outcome {
