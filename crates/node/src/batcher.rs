@@ -31,6 +31,10 @@ const FLIGHTS_MAX: usize = 4;
 /// Which part of the queue's limit is kept for commands that free something, beyond it.
 const RESERVE_SHARE: usize = 8;
 
+/// Endings of sessions in one batch. Each is a few bytes and may free thousands of items, so that
+/// bytes alone don't bound for how long the batch keeps the node's thread from everybody else.
+const ENDINGS_MAX: usize = 128;
+
 /// The queue of one node.
 pub(crate) struct Batcher {
     queue: Mutex<Queue>,
@@ -54,7 +58,19 @@ struct Queue {
 struct Batch {
     commands: Vec<u8>,
     asks: Asks,
+    /// How many of the commands end a session.
+    endings: usize,
     since: Monotonic,
+}
+
+impl Batch {
+    fn new(since: Monotonic) -> Self {
+        Self { commands: entry::begin(), asks: Asks::default(), endings: 0, since }
+    }
+
+    fn is_full(&self) -> bool {
+        self.commands.len() >= BATCH_BYTES || self.endings >= ENDINGS_MAX
+    }
 }
 
 struct Flight {
@@ -126,9 +142,8 @@ impl Batcher {
         if queue.bytes >= self.bytes_max + reserve {
             return Err(Unavailable::Overloaded { queued_bytes: queue.bytes });
         }
-        if queue.waiting.back().is_none_or(|batch| batch.commands.len() >= BATCH_BYTES) {
-            let batch = Batch { commands: entry::begin(), asks: Asks::default(), since: now };
-            queue.waiting.push_back(batch);
+        if queue.waiting.back().is_none_or(Batch::is_full) {
+            queue.waiting.push_back(Batch::new(now));
         }
         let batch = queue.waiting.back_mut().expect("a batch was opened above");
         let before = batch.commands.len();
@@ -139,6 +154,7 @@ impl Batcher {
             return Err(Unavailable::Overloaded { queued_bytes: bytes });
         }
         batch.asks.push(sink, id);
+        batch.endings += usize::from(matches!(command, Command::EndSession { .. }));
         queue.bytes += bytes;
         let is_first = queue.waiting.len() == 1 && before == HEADER_BYTES;
         // Later ones find it waiting, or in flight, and leave once there is room.
@@ -158,7 +174,7 @@ impl Batcher {
         if queue.flights.len() >= FLIGHTS_MAX {
             return None;
         }
-        let Batch { commands, asks, since } = queue.waiting.pop_front()?;
+        let Batch { commands, asks, since, .. } = queue.waiting.pop_front()?;
         if asks.is_empty() {
             return None;
         }
@@ -305,5 +321,21 @@ mod tests {
         assert!(push(&open, false).is_err(), "what is in flight counts");
         batcher.forget_flights();
         push(&open, false).unwrap();
+    }
+
+    #[test]
+    fn endings_are_spread_over_batches() {
+        let batcher = Batcher::new(1, 1, 1 << 20);
+        let sink: Arc<dyn Sink> = Arc::new(Nobody);
+        for session in 1..=300 {
+            let command =
+                Command::EndSession { session: SessionId(session), reason: EndReason::Closed };
+            batcher.push(&command, session, &sink, Monotonic(0), true).unwrap();
+        }
+        let sizes = std::iter::from_fn(|| batcher.take(1)).map(|bytes| {
+            let id = entry::decode(&bytes).unwrap().id;
+            batcher.applied(id).unwrap().0.iter().count()
+        });
+        assert_eq!(sizes.collect::<Vec<_>>(), [ENDINGS_MAX, ENDINGS_MAX, 300 - 2 * ENDINGS_MAX]);
     }
 }

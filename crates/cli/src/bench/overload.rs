@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use lockkeeper::{Client, Guard};
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -22,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const QUEUE: &str = "bench/overload/queue";
 
 pub(crate) async fn run(bench: &Bench, url: &str, _: &Processes) -> Result<Report> {
-    let bystander = Client::builder().url(url).ttl(bench.ttl).connect().await?;
+    let bystander = Bystander::connect(url, bench.ttl).await?;
     let mut report = bench.report();
     beside(&bystander, sleep(bench.warm_up)).await?;
     let (calm, ()) = beside(&bystander, sleep(bench.duration)).await?;
@@ -36,7 +37,7 @@ pub(crate) async fn run(bench: &Bench, url: &str, _: &Processes) -> Result<Repor
     report.fraction("ending_s", begun.elapsed().as_secs_f64());
     drop(guards);
 
-    let holder = bystander.lock(QUEUE).try_acquire().await?;
+    let holder = bystander.client.lock(QUEUE).try_acquire().await?;
     let clients = bench.connect(url).await?;
     let waiters = queue_up(bench.locks, &clients).await?;
     let begun = Instant::now();
@@ -47,7 +48,14 @@ pub(crate) async fn run(bench: &Bench, url: &str, _: &Processes) -> Result<Repor
     let granted = end_of(waiters).await?;
     holder.release().await?;
     // Nobody dead is left in the line, nor gets the lock.
-    bystander.lock(QUEUE).try_acquire().await.context("the queue is not empty")?.release().await?;
+    bystander
+        .client
+        .lock(QUEUE)
+        .try_acquire()
+        .await
+        .context("the queue is not empty")?
+        .release()
+        .await?;
 
     let clients = bench.connect(url).await?;
     let (seen, flood) = beside(&bystander, flood(bench, &clients)).await?;
@@ -59,31 +67,50 @@ pub(crate) async fn run(bench: &Bench, url: &str, _: &Processes) -> Result<Repor
     Ok(report)
 }
 
+/// Who wants nothing of what the others want: on a thread of its own, so that it doesn't stand in
+/// line behind the load's tasks. The cores it still shares with them.
+struct Bystander {
+    client: Client,
+    runtime: Runtime,
+}
+
+impl Bystander {
+    async fn connect(url: &str, ttl: Duration) -> Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let connect = Client::builder().url(url).ttl(ttl).connect();
+        let client = runtime.spawn(connect).await??;
+        Ok(Self { client, runtime })
+    }
+
+    async fn close(self) {
+        self.client.close().await;
+        self.runtime.shutdown_background();
+    }
+}
+
 /// Locks and unlocks a name that nobody else wants, one after the other, until `work` is done.
 async fn beside<T>(
-    bystander: &Client,
+    bystander: &Bystander,
     work: impl Future<Output = T>,
 ) -> Result<(Histogram<u64>, T)> {
-    let is_done = AtomicBool::new(false);
-    let lock = async {
+    let is_done = Arc::new(AtomicBool::new(false));
+    let (client, ends) = (bystander.client.clone(), Arc::clone(&is_done));
+    let locking = bystander.runtime.spawn(async move {
         let mut seen = new_histogram();
         // At least once, however short the work is.
         loop {
             let asked = Instant::now();
-            bystander.lock("bench/overload/unaffected").acquire().await?.release().await?;
+            client.lock("bench/overload/unaffected").acquire().await?.release().await?;
             record(&mut seen, asked.elapsed());
-            if is_done.load(Ordering::Relaxed) {
+            if ends.load(Ordering::Relaxed) {
                 return Ok::<_, lockkeeper::Error>(seen);
             }
         }
-    };
-    let work = async {
-        let done = work.await;
-        is_done.store(true, Ordering::Relaxed);
-        done
-    };
-    let (seen, done) = tokio::join!(lock, work);
-    Ok((seen.context("the lock that nobody else wants")?, done))
+    });
+    let done = work.await;
+    is_done.store(true, Ordering::Relaxed);
+    let seen = locking.await?.context("the lock that nobody else wants")?;
+    Ok((seen, done))
 }
 
 async fn hold_one_each(clients: &[Client]) -> Result<Vec<Guard>> {
