@@ -1,5 +1,5 @@
-//! The log's own task, on a thread of its own: drains what waits, writes it once, syncs it once, and
-//! reports in order.
+//! The log's own task, on a thread of its own: drains what waits, writes it once, syncs it once,
+//! and reports in order.
 //!
 //! Whatever has come in while the last fdatasync ran is the next batch; no timer decides. A batch
 //! is one stretch of one segment, and its number stands in each of its records. The first write or
