@@ -58,7 +58,7 @@ impl LockRequest {
     }
 
     /// `take` of `of` permits (a semaphore). `of` is fixed while the lock is in use: another
-    /// number is refused with [`RefusedCode::ModeConflict`](crate::RefusedCode::ModeConflict).
+    /// number is refused with [`RefusedCode::ModeConflict`].
     pub const fn permits(mut self, take: u32, of: u32) -> Self {
         self.mode = Mode::Permits { take, of };
         self

@@ -4,6 +4,9 @@ pub mod native;
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
+use crate::ClientId;
 use crate::chance::Chance;
 use crate::recorder::Recorder;
 use crate::world::{ClientNetwork, MachineClock};
@@ -22,6 +25,6 @@ pub struct Surroundings {
     pub host: String,
     /// The servers, as `host:port,…`.
     pub servers: String,
-    /// Who the process's session is now, for whoever kills the process.
-    pub current: Arc<parking_lot::Mutex<Option<crate::ClientId>>>,
+    /// Which session the process has now, for whoever kills the process.
+    pub current: Arc<Mutex<Option<ClientId>>>,
 }

@@ -30,7 +30,7 @@ pub(crate) struct Faults {
     ends: BTreeMap<(Nanos, u64), Mend>,
     begun: u64,
     counts: BTreeMap<&'static str, u64>,
-    /// Members that were asked to be, by the world's own doing: founders and those added.
+    /// Members that were to be removed: an id is never used again.
     removed: BTreeSet<NodeId>,
 }
 

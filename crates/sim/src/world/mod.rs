@@ -12,6 +12,7 @@ mod process;
 mod server;
 mod time;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ pub struct Counts {
     /// True time that passed.
     pub simulated: Duration,
     /// Faults, by kind.
-    pub faults: std::collections::BTreeMap<&'static str, u64>,
+    pub faults: BTreeMap<&'static str, u64>,
     /// Locks that clients came to hold.
     pub held: u64,
     /// Holds that clients lost.
@@ -259,10 +260,10 @@ impl World {
         let network = ClientNetwork::new(self.net.boot(id), self.chance.fork());
         let (recorder, chance) = (self.recorder.clone(), self.chance.fork());
         let (host, current) = (self.machines[id].name.clone(), Arc::clone(&client.current));
-        let servers: Vec<String> = (1..=NODES_MAX as NodeId).map(server::client_address).collect();
-        let mut servers = servers;
-        let shift = self.chance.below(servers.len() as u64) as usize;
-        servers.rotate_left(shift);
+        let mut servers: Vec<String> =
+            (1..=NODES_MAX as NodeId).map(server::client_address).collect();
+        let first = self.chance.below(servers.len() as u64) as usize;
+        servers.rotate_left(first);
         let servers = servers.join(",");
         self.machines[id].start(now, move |clock| {
             let around = Surroundings { clock, network, recorder, chance, host, servers, current };
