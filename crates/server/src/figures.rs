@@ -5,6 +5,7 @@
 //! mutex that only a scrape ever contends for, and shortly.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::{EndReason, Event, LossReason, Stamp, StateMachine};
@@ -17,6 +18,7 @@ use prometheus_client::registry::Registry;
 use crate::histogram::{COMMITS, Histogram, LEASES, WAITS};
 use crate::limits::CLASSES_MAX;
 use crate::native::loss_reason;
+use crate::unread::Unread;
 
 /// The class of every lock whose own isn't told apart.
 const OTHER: &str = "other";
@@ -31,6 +33,8 @@ pub(crate) struct Figures {
     refused: Family<RefusalLabels, Counter>,
     commit_seconds: Histogram,
     ttl_seconds: Histogram,
+    /// What all connections have to send together.
+    pub(crate) unread: Arc<Unread>,
 }
 
 #[derive(Default)]
@@ -136,6 +140,7 @@ impl Default for Figures {
             refused: Family::default(),
             commit_seconds: commits(),
             ttl_seconds: Histogram::new(LEASES),
+            unread: Arc::default(),
         }
     }
 }

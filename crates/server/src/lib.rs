@@ -20,6 +20,7 @@ mod native;
 mod server;
 mod socket;
 mod transitions;
+mod unread;
 
 pub use config::{ConfigError, LogFormat, Network, ServerConfig, Settings};
 pub use native::Native;

@@ -6,6 +6,15 @@ use std::time::Duration;
 /// is cut off: it would rather reconnect than learn everything late.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
+/// Bytes of answers that may wait for all clients together to read them. One connection may hold
+/// no more than is left of it, so that who holds most is cut off first.
+pub(crate) const UNREAD_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes of answers that may always wait for one client, whatever others hold: hundreds of answers
+/// and events, so that a client that reads keeps its session. A long list may cost it its connection
+/// then.
+pub(crate) const UNREAD_BYTES_FREE: usize = 16 << 10;
+
 /// Bytes of waiting output beyond which a watch of that connection is ended. Well below
 /// [`OUTPUT_BYTES_MAX`], so that a slow watch costs its client the watch and not the session.
 pub(crate) const WATCH_BACKLOG_BYTES_MAX: usize = 1 << 20;

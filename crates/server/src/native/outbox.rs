@@ -13,7 +13,8 @@ use tokio::sync::Notify;
 use super::convert;
 use crate::error::{self, No, Subject};
 use crate::figures::Figures;
-use crate::limits::{OUTPUT_BYTES_MAX, REQUESTS_WAITING_MAX, WATCH_BACKLOG_BYTES_MAX};
+use crate::limits::{REQUESTS_WAITING_MAX, WATCH_BACKLOG_BYTES_MAX};
+use crate::unread::Unread;
 
 /// The output of one connection. The node's thread fills it, the connection's task empties it.
 #[derive(Default)]
@@ -46,6 +47,11 @@ struct State {
     questions: usize,
     /// Nothing more is taken: the connection ends when the output has been sent.
     is_closing: bool,
+    /// Bytes that were taken to be sent, and may wait for the client still.
+    sending_bytes: usize,
+    /// What is counted of this connection in `unread`.
+    counted_bytes: usize,
+    unread: Arc<Unread>,
 }
 
 #[derive(Clone, Copy)]
@@ -76,6 +82,7 @@ impl Outbox {
     /// An outbox that sends this side's greeting first.
     pub(super) fn greeting(figures: &Arc<Figures>) -> Self {
         let outbox = Self { figures: Arc::clone(figures), ..Self::default() };
+        outbox.state.lock().unread = Arc::clone(&figures.unread);
         wire::greet(&mut outbox.state.lock().output);
         outbox.filled.notify_one();
         outbox
@@ -135,6 +142,7 @@ impl Outbox {
             if let Some(later) = later {
                 state.output.unsplit(later);
             }
+            state.count();
         }
         self.flush();
     }
@@ -215,6 +223,9 @@ impl Outbox {
         let mut state = self.state.lock();
         state.is_closing = true;
         state.output = BytesMut::new();
+        state.held_back = None;
+        state.sending_bytes = 0;
+        state.count();
         self.emptied.notify_waiters();
         self.closing.notify_waiters();
     }
@@ -241,6 +252,9 @@ impl Outbox {
                 let mut state = self.state.lock();
                 if state.is_closing || !state.output.is_empty() {
                     std::mem::swap(&mut state.output, buffer);
+                    // What was taken before has been sent.
+                    state.sending_bytes = buffer.len();
+                    state.count();
                     lagging.append(&mut state.lagging);
                     self.emptied.notify_waiters();
                     return if state.is_closing { Turn::Farewell } else { Turn::Send };
@@ -251,16 +265,26 @@ impl Outbox {
     }
 }
 
+impl Drop for State {
+    /// However the connection ended, nobody else has less room for it.
+    fn drop(&mut self) {
+        self.unread.change(self.counted_bytes, 0);
+    }
+}
+
 impl State {
     fn send(&mut self, id: u64, body: Body) {
         if self.is_closing {
             return;
         }
         encode(&mut self.output, id, body);
-        if self.output.len() > OUTPUT_BYTES_MAX {
+        self.count();
+        let share = self.unread.share();
+        if self.output.len() > share {
             tracing::warn!(
                 session = self.session.map(|bound| bound.session.to_string()),
                 waiting_bytes = self.output.len(),
+                share_bytes = share,
                 "a client doesn't read its answers: its connection is closed"
             );
             // A goodbye would only join the queue that it doesn't read.
@@ -268,10 +292,21 @@ impl State {
         }
     }
 
+    /// Counts what this connection holds for what all may hold together.
+    fn count(&mut self) {
+        let held_back = self.held_back.as_ref().map_or(0, BytesMut::len);
+        let bytes = self.output.len() + held_back + self.sending_bytes;
+        self.unread.change(self.counted_bytes, bytes);
+        self.counted_bytes = bytes;
+    }
+
     /// Sends an event of the session, or holds it back while that is being resumed.
     fn send_event(&mut self, body: Body) {
         match &mut self.held_back {
-            Some(later) if later.len() < OUTPUT_BYTES_MAX => encode(later, 0, body),
+            Some(later) if later.len() < self.unread.share() => {
+                encode(later, 0, body);
+                self.count();
+            }
             Some(_) => self.is_closing = true,
             None => self.send(0, body),
         }
@@ -300,7 +335,8 @@ impl State {
         if !self.watches.contains(&watch) {
             return;
         }
-        if self.output.len() > WATCH_BACKLOG_BYTES_MAX {
+        // Before it costs the client its connection.
+        if self.output.len() > WATCH_BACKLOG_BYTES_MAX.min(self.unread.share() / 4) {
             self.watches.remove(&watch);
             self.lagging.push(watch);
             self.send(watch, *error::watch_lags());
@@ -425,6 +461,7 @@ impl Sink for Outbox {
 
 #[cfg(test)]
 mod tests {
+    use crate::limits::{OUTPUT_BYTES_MAX, UNREAD_BYTES_FREE};
     use lockkeeper_core::{Command, OwnerRef};
     use lockkeeper_core::{LockName, Mode, Number, Secret, Token};
     use lockkeeper_wire::native::Frames;
@@ -460,6 +497,46 @@ mod tests {
         assert!((OUTPUT_BYTES_MAX..OUTPUT_BYTES_MAX + 100).contains(&waiting_bytes));
         outbox.confirmed(2);
         assert_eq!(outbox.state.lock().output.len(), waiting_bytes);
+    }
+
+    #[tokio::test]
+    async fn all_that_nobody_reads_is_bounded_and_the_largest_goes_first() {
+        const BYTES_MAX: usize = 1 << 20;
+        let unread = Arc::new(Unread::new(BYTES_MAX));
+        let outbox = || {
+            let outbox = Outbox::default();
+            outbox.state.lock().unread = Arc::clone(&unread);
+            outbox
+        };
+        // One that is being sent to somebody who doesn't read counts on.
+        let hoarder = outbox();
+        while hoarder.state.lock().output.len() < BYTES_MAX / 4 {
+            hoarder.confirmed(1);
+        }
+        let mut sending = BytesMut::new();
+        let _ = hoarder.take(&mut sending, &mut Vec::new()).await;
+        assert_eq!(unread.bytes(), sending.len());
+        while !hoarder.state.lock().is_closing {
+            hoarder.confirmed(1);
+        }
+        assert!(unread.bytes() < BYTES_MAX * 3 / 4, "half of what was left is enough");
+        let many: Vec<_> = std::iter::repeat_with(outbox).take(200).collect();
+        for outbox in &many {
+            while !outbox.state.lock().is_closing {
+                outbox.confirmed(1);
+            }
+        }
+        let bound = BYTES_MAX + many.len() * (UNREAD_BYTES_FREE + 100);
+        assert!((BYTES_MAX..bound).contains(&unread.bytes()), "{} bytes", unread.bytes());
+        // Who reads is served all the same.
+        let reader = outbox();
+        (0..100).for_each(|id| reader.confirmed(id));
+        assert!(!reader.state.lock().is_closing);
+        // What is closed gives back what it held, however it ended.
+        hoarder.shut();
+        many.iter().step_by(2).for_each(Outbox::shut);
+        drop((hoarder, many, reader));
+        assert_eq!(unread.bytes(), 0);
     }
 
     #[test]
