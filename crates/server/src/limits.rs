@@ -11,7 +11,7 @@ pub(crate) const OUTPUT_BYTES_MAX: usize = 4 << 20;
 pub(crate) const UNREAD_BYTES_MAX: usize = 256 << 20;
 
 /// Bytes of answers that may always wait for one client, whatever others hold: hundreds of answers
-/// and events, so that a client that reads keeps its session. A long list may cost it its connection
+/// and events, so that a client that reads keeps its session. A long list may cost it its place
 /// then.
 pub(crate) const UNREAD_BYTES_FREE: usize = 16 << 10;
 
