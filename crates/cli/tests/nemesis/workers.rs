@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
 
-use lockkeeper_sim::{Attempt, ClientId, GiveUp, Seen};
+use lockkeeper_sim::{Attempt, ClientId, GiveUp, Nanos, Seen};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock;
@@ -19,7 +19,8 @@ pub(crate) struct WorkerProcess {
     child: Child,
     hearing: JoinHandle<Open>,
     recorder: Recorder,
-    is_paused: bool,
+    /// Since when it has been stopped, if it is.
+    paused: Option<Nanos>,
 }
 
 /// What a worker has told of that has not ended.
@@ -44,17 +45,16 @@ impl WorkerProcess {
         let said = child.stdout.take().expect("its output is a pipe");
         let own = recorder.clone();
         let hearing = std::thread::spawn(move || hear(said, &own));
-        Self { child, hearing, recorder: recorder.clone(), is_paused: false }
+        Self { child, hearing, recorder: recorder.clone(), paused: None }
     }
 
     pub(crate) fn pause(&mut self) {
-        self.is_paused = true;
         signal(&self.child, Signal::STOP);
+        self.paused.get_or_insert(clock::now());
     }
 
     pub(crate) fn go_on(&mut self) {
-        if self.is_paused {
-            self.is_paused = false;
+        if self.paused.take().is_some() {
             signal(&self.child, Signal::CONT);
         }
     }
@@ -64,12 +64,14 @@ impl WorkerProcess {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");
         let died = clock::now();
+        // What was stopped has done nothing since.
+        let until = self.paused.unwrap_or(died);
         let open = self.hearing.join().expect("the hearing thread doesn't panic");
         for (attempt, is_held) in open.attempts {
             self.recorder.see(
                 died,
                 match is_held {
-                    true => Seen::Lost { attempt, since: died },
+                    true => Seen::Lost { attempt, since: until },
                     false => Seen::GaveUp { attempt, why: GiveUp::Unknown },
                 },
             );
