@@ -9,7 +9,7 @@ use lockkeeper_core::{Event, Token};
 
 use crate::judge::findings::{At, Findings};
 use crate::judge::ledger::Ledger;
-use crate::judge::story::{Story, Wish};
+use crate::judge::story::{Story, Wish, excludes};
 use crate::judge::{Verdict, liveness};
 use crate::{History, Nanos, Transition};
 
@@ -104,8 +104,12 @@ fn check_wishes(story: &Story<'_>, wishes: &[&Wish<'_>], bound: Nanos, findings:
             findings.add(|| overtaken(wish, at, token, other, &format!("got token {last}")));
         }
         let lived = |other: &&&Wish<'_>| {
+            // The news of its own, earlier grant may be on its way to it, if both can hold.
+            let is_late = story.over.saturating_sub(at) > bound;
             // Whoever couldn't hear of its grant may have lost it unheard.
-            story.lived_at(other.client, at, bound) && !story.forced_unseen(other, at)
+            (is_late || excludes(wish.mode, other.mode))
+                && story.lived_at(other.client, at, bound)
+                && !story.forced_unseen(other, at)
         };
         if let Some(other) = never_in.values().find(lived) {
             findings.add(|| overtaken(wish, at, token, other, "still waits"));
