@@ -50,7 +50,7 @@ impl WorkerProcess {
 
     pub(crate) fn pause(&mut self) {
         signal(&self.child, Signal::STOP);
-        self.paused.get_or_insert(clock::now());
+        self.paused.get_or_insert_with(clock::now);
     }
 
     pub(crate) fn go_on(&mut self) {
