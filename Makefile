@@ -9,9 +9,9 @@ FUZZ_TARGETS := wire commands apply state frames messages image log
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 FUZZ_WORK := $(TARGET_DIR)/fuzz-work
 
-# Where the ordinary run's hunt begins, and how many seeds it tries at most. While the finding in
-# docs/testing.md, "Open", is open, fresh seeds would meet it about once in 2,500: until it is mended
-# these are seeds that are known to pass. Then they are to be the commit's own again:
+# Where the ordinary run's hunt begins, and how many seeds it tries at most. A client's bug that one
+# seed in 2,500 showed was mended last: until a long hunt has passed since, these are seeds that are
+# known to pass. Then they are to be the commit's own, fresh for each and the same everywhere:
 # FROM_SEED := $(shell printf '%d' 0x$$(git rev-parse --short=12 HEAD))
 FROM_SEED := 100867198037850
 SEEDS_MAX := 1300

@@ -243,6 +243,7 @@ impl Session {
     fn lost(&self, attempt: Attempt, guard: &Guard, reason: LossReason) {
         let since = self.believed_until(guard, reason);
         self.see(Seen::Lost { attempt, since });
+        self.recorder.note(self.clock.now(), &format!("{attempt:?} was lost: {reason}"));
         if ends_session(reason) {
             self.end();
         }
