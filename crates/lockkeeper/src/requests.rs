@@ -418,11 +418,8 @@ impl Requests {
         let held: NumberMap<_> = session.holds.iter().map(|item| (item.acquire, item)).collect();
         let waiting: NumberMap<_> = session.waits.iter().map(|item| (item.acquire, item)).collect();
 
-        // A token is the revision of its grant: a state from before that can't know of the hold.
-        // (A server that doesn't say its revision is taken to know everything.)
-        let is_known = |hold: &Hold| session.token_now == 0 || hold.token <= session.token_now;
-        let is_gone = |(number, hold): &(&u64, &Hold)| !held.contains_key(number) && is_known(hold);
-        let lost: Vec<_> = self.holds.iter().filter(is_gone).map(|(&number, _)| number).collect();
+        let is_gone = |number: &u64| !held.contains_key(number);
+        let lost: Vec<_> = self.holds.keys().copied().filter(is_gone).collect();
         for acquire in lost {
             self.lost_event(acquire, LossReason::Forced, out);
         }

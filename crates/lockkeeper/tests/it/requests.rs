@@ -35,24 +35,6 @@ async fn a_lost_reply_is_asked_for_again_under_the_same_number() {
 }
 
 #[tokio::test]
-async fn a_state_from_before_the_grant_takes_no_hold_away() {
-    let peer = Peer::listen().await;
-    let (_client, guard, link) = holder(&[&peer], Peer::builder(&[&peer])).await;
-    drop(link);
-    let mut link = peer.accept().await;
-    let before = native::SessionState { token_now: guard.token() - 1, ..Default::default() };
-    link.let_in(before).await;
-    drop(link);
-
-    // The next one knows of the grant, and doesn't have the hold.
-    let mut link = peer.accept().await;
-    assert_eq!(guard.state(), State::Held);
-    let after = native::SessionState { token_now: guard.token(), ..Default::default() };
-    link.let_in(after).await;
-    assert_eq!(soon("the loss", guard.lost()).await, LossReason::Forced);
-}
-
-#[tokio::test]
 async fn what_was_granted_unheard_and_taken_away_is_lost_and_not_refused() {
     let peer = Peer::listen().await;
     let client = Peer::client(&[&peer], Peer::builder(&[&peer])).await;

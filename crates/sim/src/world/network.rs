@@ -220,8 +220,8 @@ impl Net {
         self.state.lock().mail.remove(&machine)
     }
 
-    /// Changes the condition of a link. What was held travels on, unless the connection is found
-    /// to have died meanwhile: chance decides.
+    /// Changes the condition of a link. What was held arrives, before everything that was sent after
+    /// it, unless the connection is found to have died meanwhile: chance decides.
     pub(crate) fn set_link(&self, from: MachineId, to: MachineId, swallows: bool, slow: Duration) {
         let mut wake = Vec::new();
         let mut state = self.state.lock();
@@ -231,19 +231,16 @@ impl Net {
         let held = if swallows { Vec::new() } else { std::mem::take(&mut link.held) };
         let mut dead = BTreeMap::new();
         for cargo in held {
-            let is_dead = match &cargo {
-                Cargo::Bytes(pipe, _) | Cargo::End(pipe, _) => {
-                    let chance = &mut state.chance;
-                    *dead.entry(*pipe).or_insert_with(|| chance.one_in(2))
+            if let Cargo::Bytes(pipe, _) | Cargo::End(pipe, _) = cargo {
+                let chance = &mut state.chance;
+                if *dead.entry(pipe).or_insert_with(|| chance.one_in(2)) {
+                    state.kill(pipe, &mut wake);
+                    continue;
                 }
-                Cargo::Connect { .. } | Cargo::Answer { .. } => false,
-            };
-            match cargo {
-                Cargo::Bytes(pipe, _) | Cargo::End(pipe, _) if is_dead => {
-                    state.end(pipe, End::Reset, &mut wake);
-                }
-                cargo => state.send(from, to, cargo, None),
             }
+            // With a pace of its own it would be overtaken by what is on its way already.
+            let now = state.now;
+            state.put(now, from, to, cargo);
         }
         drop(state);
         wake.into_iter().for_each(Waker::wake);
@@ -256,17 +253,12 @@ impl Net {
         let between: Vec<PipeId> = state
             .pipes
             .iter()
-            .filter(|(_, p)| (p.from, p.to) == (one, other) || (p.to, p.from) == (one, other))
+            .filter(|(_, pipe)| (pipe.from, pipe.to) == (one, other))
             .map(|(&id, _)| id)
             .collect();
         for id in between {
-            if let Some(pipe) = state.pipes.get_mut(&id) {
-                pipe.end = Some(End::Reset);
-                wake.extend(pipe.reader.take());
-                wake.extend(pipe.writer.take());
-            }
+            state.kill(id, &mut wake);
         }
-        state.mail.extend([one, other]);
         drop(state);
         wake.into_iter().for_each(Waker::wake);
     }
@@ -298,8 +290,25 @@ impl State {
             arrival = arrival.max(pipe.last_arrival);
             pipe.last_arrival = arrival;
         }
+        self.put(arrival, from, to, cargo);
+    }
+
+    /// Has something arrive at `arrival`, behind what arrives then already.
+    fn put(&mut self, arrival: Nanos, from: MachineId, to: MachineId, cargo: Cargo) {
         self.sequence += 1;
         self.travelling.insert((arrival, self.sequence), (from, to, cargo));
+    }
+
+    /// A connection, named by one of its pipes, is dead from now on, and both sides hear of it.
+    fn kill(&mut self, id: PipeId, wake: &mut Vec<Waker>) {
+        let Some(back) = self.pipes.get(&id).map(|pipe| pipe.back) else { return };
+        for id in [id, back] {
+            let Some(pipe) = self.pipes.get_mut(&id) else { continue };
+            pipe.end = Some(End::Reset);
+            wake.extend(pipe.reader.take());
+            wake.extend(pipe.writer.take());
+            self.mail.insert(pipe.to);
+        }
     }
 
     /// The writer of a pipe ends it: its reader hears of it when that arrives.
@@ -645,5 +654,100 @@ impl TransportListener for PeerListener {
 
     fn local_address(&self) -> String {
         self.address.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: MachineId = 1;
+    const SERVER: MachineId = 2;
+
+    /// What is read is what was written, from the first byte on without a gap, whatever becomes
+    /// of the link: the connection lasts and all of it comes, or it dies somewhere.
+    #[test]
+    fn a_stream_keeps_its_bytes_in_order() {
+        let (mut whole, mut broken) = (0, 0);
+        for seed in 0..500 {
+            let mut chance = Chance::new(seed);
+            let net = Net::new(chance.fork());
+            let (mut client, mut server) = connected(&net);
+            let (mut written, mut read) = (Vec::new(), Vec::new());
+            let mut is_dead = false;
+            for step in 1..=200_u64 {
+                match chance.below(32) {
+                    0 => net.set_link(CLIENT, SERVER, true, Duration::ZERO),
+                    1 => net.set_link(CLIENT, SERVER, false, Duration::from_millis(5)),
+                    2 | 3 => net.set_link(CLIENT, SERVER, false, Duration::ZERO),
+                    _ => {
+                        let bytes = [written.len() as u8, step as u8, 7];
+                        let wrote = now(Pin::new(&mut client).poll_write(&mut cx(), &bytes));
+                        written.extend(&bytes[..wrote.and_then(Result::ok).unwrap_or(0)]);
+                    }
+                }
+                net.advance(SECOND + step * MILLI / 2);
+                is_dead |= !read_all(&mut server, &mut read);
+            }
+            net.heal();
+            net.advance(SECOND * 10);
+            is_dead |= !read_all(&mut server, &mut read);
+            assert!(written.starts_with(&read), "seed {seed}: {read:?} of {written:?}");
+            assert!(is_dead || read == written, "seed {seed}: {read:?} of {written:?}");
+            *if is_dead { &mut broken } else { &mut whole } += 1;
+        }
+        assert!(whole > 50 && broken > 50, "{whole} whole, {broken} broken");
+    }
+
+    #[test]
+    fn both_sides_of_a_dead_connection_hear_of_it() {
+        let net = Net::new(Chance::new(1));
+        let (mut client, mut server) = connected(&net);
+        assert!(read_all(&mut client, &mut Vec::new()) && read_all(&mut server, &mut Vec::new()));
+        while net.take_mail(CLIENT) || net.take_mail(SERVER) {}
+        net.reset(CLIENT, SERVER);
+        assert!(net.take_mail(CLIENT) && net.take_mail(SERVER));
+        assert!(!read_all(&mut client, &mut Vec::new()));
+        assert!(!read_all(&mut server, &mut Vec::new()));
+    }
+
+    const SECOND: Nanos = 1_000 * MILLI;
+
+    fn connected(net: &Net) -> (Stream, Stream) {
+        net.name(CLIENT, "client");
+        net.name(SERVER, "server");
+        let (client, server) = (net.boot(CLIENT), net.boot(SERVER));
+        let mut accept = server.bind(1).unwrap();
+        let mut connecting = std::pin::pin!(client.connect("server", 1));
+        assert!(connecting.as_mut().poll(&mut cx()).is_pending());
+        net.advance(SECOND / 2);
+        let accepted = now(std::pin::pin!(accept.next()).poll(&mut cx()));
+        net.advance(SECOND);
+        let connected = now(connecting.as_mut().poll(&mut cx()));
+        (connected.unwrap().unwrap(), accepted.unwrap().unwrap().0)
+    }
+
+    /// Reads what has come; false if the connection is dead.
+    fn read_all(stream: &mut Stream, into: &mut Vec<u8>) -> bool {
+        loop {
+            let mut bytes = [0; 64];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut *stream).poll_read(&mut cx(), &mut buffer) {
+                Poll::Ready(Ok(())) => into.extend(buffer.filled()),
+                Poll::Ready(Err(_)) => return false,
+                Poll::Pending => return true,
+            }
+        }
+    }
+
+    fn cx() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    fn now<T>(poll: Poll<T>) -> Option<T> {
+        match poll {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
     }
 }
