@@ -212,7 +212,11 @@ impl Session {
         if chance.one_in(10)
             && let Ok(again) = guard.reenter().await
         {
-            sleep(Duration::from_millis(length)).await;
+            tokio::select! {
+                biased;
+                reason = guard.lost() => return self.lost(attempt, &guard, reason),
+                () = sleep(Duration::from_millis(length)) => {}
+            }
             // The hold lasts until the other guard goes.
             let _ = again.release().await;
         }
