@@ -1,28 +1,34 @@
 //! Commands on their way into the log: gathered into batches here, at the node whose clients gave
 //! them, and kept here until this node applies them.
 //!
-//! A batch closes when there is room for it in the log, not by a timer: while fewer than
+//! A batch is made when there is room for it in the log, not by a timer: while fewer than
 //! [`FLIGHTS_MAX`] batches of this node are in flight, whatever waits becomes the next one. So a
 //! lone command leaves at once, and under load the batches grow.
 //!
+//! When more waits than a batch holds, every sink (a connection) gets its share of it in turn: what
+//! one of them floods the queue with delays its own requests, and not everybody's. Endings of
+//! sessions are dear, and nobody waits for them but those who go; a batch takes a bounded number
+//! beside the rest.
+//!
 //! # Guarantees
 //!
-//! - **Order.** Batches leave and are applied in the order of their numbers.
+//! - **Order.** Batches leave and are applied in the order of their numbers, and the commands of
+//!   one sink in the order in which they came.
 //! - **At most once a term.** A batch that was handed to a leader is proposed again only to a
 //!   leader of a newer term, and only when this node has applied an entry of a newer term: by then
 //!   the earlier proposal has either been applied here, or never will be anywhere.
 //! - **Every request is answered**, if only by [`Unavailable`].
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_core::Command;
+use lockkeeper_core::{Command, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::entry::{self, BATCH_BYTES, BatchId, COMMAND_BYTES_MAX, HEADER_BYTES};
+use crate::entry::{self, BATCH_BYTES, BatchId, COMMAND_BYTES_MAX, ENTRY_BYTES_MAX, HEADER_BYTES};
 use crate::{Monotonic, NodeId, Sink, Unavailable};
 
 /// Batches of one node in flight: four keep log, network and apply all busy.
@@ -31,9 +37,18 @@ const FLIGHTS_MAX: usize = 4;
 /// Which part of the queue's limit is kept for commands that free something, beyond it.
 const RESERVE_SHARE: usize = 8;
 
-/// Endings of sessions in one batch. Each is a few bytes and may free thousands of items, so that
-/// bytes alone don't bound for how long the batch keeps the node's thread from everybody else.
+/// What a sink may put into a batch before it is the next one's turn; the command that uses it up
+/// may go beyond. A batch has room for many turns, and a turn for more than most sinks ever have.
+const TURN_BYTES: usize = 1 << 10;
+
+/// Endings of sessions in one batch, and the items that they may free together. An ending is a few
+/// bytes and may free thousands of items, so that bytes alone don't bound for how long the batch
+/// keeps the node's thread from everybody else.
 const ENDINGS_MAX: usize = 128;
+const ENDING_ITEMS_MAX: usize = 1_000;
+
+/// What an idle line keeps for the sink that uses it next.
+const KEPT_BYTES_MAX: usize = 4 << 10;
 
 /// The queue of one node.
 pub(crate) struct Batcher {
@@ -48,29 +63,234 @@ struct Queue {
     incarnation: u64,
     /// The number of the newest batch that left.
     number: u64,
-    /// What nobody has proposed yet, oldest first; the last one may still grow.
-    waiting: VecDeque<Batch>,
+    waiting: Waiting,
     /// What was proposed, or is to be again, and has not been applied; oldest first.
     flights: VecDeque<Flight>,
     bytes: usize,
 }
 
+/// What nobody has proposed yet: a line for each sink, served in turn.
+///
+/// A turn goes to the lines as they joined, never by anything that differs from run to run.
+#[derive(Default)]
+struct Waiting {
+    lines: Vec<Line>,
+    /// Lines that no sink has now.
+    free: Vec<usize>,
+    /// The line of each sink that has something waiting, by its address: only ever looked up.
+    of_sink: HashMap<usize, usize>,
+    /// Lines that wait for a turn.
+    ring: VecDeque<usize>,
+    /// Lines whose first command ends a session.
+    ending: VecDeque<usize>,
+}
+
+/// What one sink wants, in its order.
+#[derive(Default)]
+struct Line {
+    /// Whose it is; `None`: nobody's now.
+    sink: Option<Arc<dyn Sink>>,
+    asks: VecDeque<Ask>,
+    /// The commands of `asks` end to end, behind those that have left.
+    commands: Vec<u8>,
+    left: usize,
+}
+
+struct Ask {
+    id: u64,
+    bytes: usize,
+    ends: Option<SessionId>,
+    since: Monotonic,
+}
+
 struct Batch {
     commands: Vec<u8>,
     asks: Asks,
-    /// How many of the commands end a session.
-    endings: usize,
     since: Monotonic,
 }
 
 impl Batch {
-    fn new(since: Monotonic) -> Self {
-        Self { commands: entry::begin(), asks: Asks::default(), endings: 0, since }
+    fn is_full(&self) -> bool {
+        self.commands.len() >= BATCH_BYTES
+    }
+}
+
+impl Line {
+    fn ends(&self) -> Option<SessionId> {
+        self.asks.front()?.ends
     }
 
-    fn is_full(&self) -> bool {
-        self.commands.len() >= BATCH_BYTES || self.endings >= ENDINGS_MAX
+    /// Moves the first command into a batch, or out of the world.
+    fn pop(&mut self, into: Option<&mut Vec<u8>>) -> Option<Ask> {
+        let ask = self.asks.pop_front()?;
+        let end = self.left + ask.bytes;
+        if let Some(into) = into {
+            into.extend_from_slice(&self.commands[self.left..end]);
+        }
+        self.left = end;
+        // Each byte is moved once at most, on the average.
+        if self.left * 2 >= self.commands.len() {
+            self.commands.drain(..self.left);
+            self.left = 0;
+        }
+        Some(ask)
     }
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.ring.is_empty() && self.ending.is_empty()
+    }
+
+    /// Appends a command to its sink's line, and says how many bytes it has.
+    ///
+    /// # Errors
+    ///
+    /// How many it has, if it is too long: then nothing was appended.
+    fn push(
+        &mut self,
+        command: &Command<'_>,
+        id: u64,
+        sink: &Arc<dyn Sink>,
+        since: Monotonic,
+    ) -> Result<usize, usize> {
+        let address = address(sink);
+        let place = match self.of_sink.get(&address) {
+            Some(&place) => place,
+            None => self.join(address, sink),
+        };
+        let line = &mut self.lines[place];
+        let before = line.commands.len();
+        command.encode(&mut line.commands);
+        let bytes = line.commands.len() - before;
+        let is_first = line.asks.is_empty();
+        if bytes > COMMAND_BYTES_MAX {
+            line.commands.truncate(before);
+            if is_first {
+                self.leave(place);
+            }
+            return Err(bytes);
+        }
+        let ends = match command {
+            Command::EndSession { session, .. } => Some(*session),
+            _ => None,
+        };
+        line.asks.push_back(Ask { id, bytes, ends, since });
+        if is_first {
+            self.wait(place);
+        }
+        Ok(bytes)
+    }
+
+    fn join(&mut self, address: usize, sink: &Arc<dyn Sink>) -> usize {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.lines.push(Line::default());
+            self.lines.len() - 1
+        });
+        self.lines[place].sink = Some(Arc::clone(sink));
+        self.of_sink.insert(address, place);
+        place
+    }
+
+    /// A line has nothing any more.
+    fn leave(&mut self, place: usize) {
+        let line = &mut self.lines[place];
+        if let Some(sink) = line.sink.take() {
+            self.of_sink.remove(&address(&sink));
+        }
+        line.commands.clear();
+        line.left = 0;
+        if line.commands.capacity() > KEPT_BYTES_MAX {
+            *line = Line::default();
+        }
+        self.free.push(place);
+    }
+
+    /// Puts a line where it is to wait, or away if it has nothing.
+    fn wait(&mut self, place: usize) {
+        let line = &self.lines[place];
+        match line.asks.front() {
+            None => self.leave(place),
+            Some(ask) if ask.ends.is_some() => self.ending.push_back(place),
+            Some(_) => self.ring.push_back(place),
+        }
+    }
+
+    /// The next batch: from every line its share until the batch is full, and some endings, which
+    /// have room of their own. `items` tells how many a session's end would free.
+    fn fill(&mut self, items: impl Fn(SessionId) -> usize) -> Option<Batch> {
+        let first = *self.ring.front().or_else(|| self.ending.front())?;
+        let since = self.lines[first].asks.front()?.since;
+        let mut batch = Batch { commands: entry::begin(), asks: Asks::default(), since };
+        while !batch.is_full()
+            && let Some(place) = self.ring.pop_front()
+        {
+            self.take_turn(place, &mut batch);
+        }
+        let (mut endings, mut freed) = (0, 0);
+        while endings < ENDINGS_MAX
+            && let Some(&place) = self.ending.front()
+            && let Some(session) = self.lines[place].ends()
+        {
+            freed += 1 + items(session);
+            let has_room =
+                batch.commands.len() + self.lines[place].asks[0].bytes <= ENTRY_BYTES_MAX;
+            // A batch that is nothing but one great ending leaves all the same.
+            if !batch.asks.is_empty() && (freed > ENDING_ITEMS_MAX || !has_room) {
+                break;
+            }
+            self.ending.pop_front();
+            self.take_one(place, &mut batch);
+            self.wait(place);
+            endings += 1;
+        }
+        Some(batch)
+    }
+
+    fn take_turn(&mut self, place: usize, batch: &mut Batch) {
+        let end = batch.commands.len() + TURN_BYTES;
+        while batch.commands.len() < end
+            && !batch.is_full()
+            && self.lines[place].ends().is_none()
+            && self.take_one(place, batch)
+        {}
+        self.wait(place);
+    }
+
+    /// Moves a line's first command into the batch; false if it has none.
+    fn take_one(&mut self, place: usize, batch: &mut Batch) -> bool {
+        let line = &mut self.lines[place];
+        let Some(ask) = line.pop(Some(&mut batch.commands)) else { return false };
+        let Some(sink) = &line.sink else { return false };
+        batch.asks.push(sink, ask.id);
+        batch.since = batch.since.min(ask.since);
+        true
+    }
+
+    /// Takes away what the predicate says, always the oldest of a line first, and says how many
+    /// bytes that was.
+    fn remove(&mut self, is_late: impl Fn(Monotonic) -> bool) -> (Asks, usize) {
+        let (mut asks, mut bytes) = (Asks::default(), 0);
+        let ring = std::mem::take(&mut self.ring);
+        let ending = std::mem::take(&mut self.ending);
+        for place in ring.into_iter().chain(ending) {
+            let line = &mut self.lines[place];
+            while line.asks.front().is_some_and(|ask| is_late(ask.since))
+                && let Some(ask) = line.pop(None)
+                && let Some(sink) = &line.sink
+            {
+                asks.push(sink, ask.id);
+                bytes += ask.bytes;
+            }
+            self.wait(place);
+        }
+        (asks, bytes)
+    }
+}
+
+/// Which sink it is: no other can have this address while its line is held.
+fn address(sink: &Arc<dyn Sink>) -> usize {
+    Arc::as_ptr(sink).cast::<()>().addr()
 }
 
 struct Flight {
@@ -115,7 +335,7 @@ impl Batcher {
             origin,
             incarnation,
             number: 0,
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             flights: VecDeque::new(),
             bytes: 0,
         };
@@ -142,21 +362,9 @@ impl Batcher {
         if queue.bytes >= self.bytes_max + reserve {
             return Err(Unavailable::Overloaded { queued_bytes: queue.bytes });
         }
-        if queue.waiting.back().is_none_or(Batch::is_full) {
-            queue.waiting.push_back(Batch::new(now));
-        }
-        let batch = queue.waiting.back_mut().expect("a batch was opened above");
-        let before = batch.commands.len();
-        command.encode(&mut batch.commands);
-        let bytes = batch.commands.len() - before;
-        if bytes > COMMAND_BYTES_MAX {
-            batch.commands.truncate(before);
-            return Err(Unavailable::Overloaded { queued_bytes: bytes });
-        }
-        batch.asks.push(sink, id);
-        batch.endings += usize::from(matches!(command, Command::EndSession { .. }));
-        queue.bytes += bytes;
-        let is_first = queue.waiting.len() == 1 && before == HEADER_BYTES;
+        let is_first = queue.waiting.is_empty();
+        let pushed = queue.waiting.push(command, id, sink, now);
+        queue.bytes += pushed.map_err(|bytes| Unavailable::Overloaded { queued_bytes: bytes })?;
         // Later ones find it waiting, or in flight, and leave once there is room.
         if is_first && queue.flights.len() < FLIGHTS_MAX {
             self.ready.notify_one();
@@ -164,8 +372,9 @@ impl Batcher {
         Ok(())
     }
 
-    /// The next batch for the leader of `term`, if there is one and there is room for it.
-    pub(crate) fn take(&self, term: u64) -> Option<Bytes> {
+    /// The next batch for the leader of `term`, if there is one and there is room for it. `items`
+    /// tells how many items a session's end would free.
+    pub(crate) fn take(&self, term: u64, items: impl Fn(SessionId) -> usize) -> Option<Bytes> {
         let queue = &mut *self.queue.lock();
         if let Some(flight) = queue.flights.iter_mut().find(|flight| flight.term.is_none()) {
             flight.term = Some(term);
@@ -174,10 +383,7 @@ impl Batcher {
         if queue.flights.len() >= FLIGHTS_MAX {
             return None;
         }
-        let Batch { commands, asks, since, .. } = queue.waiting.pop_front()?;
-        if asks.is_empty() {
-            return None;
-        }
+        let Batch { commands, asks, since } = queue.waiting.fill(items)?;
         queue.number += 1;
         let Queue { origin, incarnation, number, .. } = *queue;
         let bytes = entry::seal(commands, BatchId { origin, incarnation, number });
@@ -225,24 +431,20 @@ impl Batcher {
     pub(crate) fn give_up(&self, now: Monotonic, patience: Duration) -> (Vec<Asks>, Vec<Asks>) {
         let queue = &mut *self.queue.lock();
         let is_late = |since: Monotonic| now.since(since) > patience;
-        let mut unproposed = Vec::new();
-        while queue.waiting.front().is_some_and(|batch| is_late(batch.since)) {
-            let Some(batch) = queue.waiting.pop_front() else { break };
-            queue.bytes -= batch.commands.len() - HEADER_BYTES;
-            unproposed.push(batch.asks);
-        }
+        let (unproposed, bytes) = queue.waiting.remove(is_late);
+        queue.bytes -= bytes;
         let late = queue.flights.iter_mut().filter(|flight| is_late(flight.since));
         let unknown = late.map(|flight| std::mem::take(&mut flight.asks));
-        (unproposed, unknown.filter(|asks| !asks.is_empty()).collect())
+        let unproposed = Some(unproposed).filter(|asks| !asks.is_empty());
+        (unproposed.into_iter().collect(), unknown.filter(|asks| !asks.is_empty()).collect())
     }
 
     /// The node is stopping: what nobody has proposed never will be.
     pub(crate) fn forget_waiting(&self) -> Vec<Asks> {
         let queue = &mut *self.queue.lock();
-        let waiting = std::mem::take(&mut queue.waiting);
-        queue.bytes -=
-            waiting.iter().map(|batch| batch.commands.len() - HEADER_BYTES).sum::<usize>();
-        waiting.into_iter().map(|batch| batch.asks).collect()
+        let (asks, bytes) = queue.waiting.remove(|_| true);
+        queue.bytes -= bytes;
+        Some(asks).filter(|asks| !asks.is_empty()).into_iter().collect()
     }
 
     /// A snapshot has replaced the state: nobody can say any more what became of what was in
@@ -317,25 +519,145 @@ mod tests {
         while push(&release, true).is_ok() {}
         assert!(batcher.queued_bytes() < full + 4_096 / RESERVE_SHARE + 100);
         // Once there is room, everything is taken again.
-        while batcher.take(1).is_some() {}
+        while batcher.take(1, |_| 1).is_some() {}
         assert!(push(&open, false).is_err(), "what is in flight counts");
         batcher.forget_flights();
         push(&open, false).unwrap();
     }
 
+    fn sinks<const N: usize>() -> [Arc<dyn Sink>; N] {
+        std::array::from_fn(|_| Arc::new(Nobody) as Arc<dyn Sink>)
+    }
+
+    fn ending(session: u64) -> Command<'static> {
+        Command::EndSession { session: SessionId(session), reason: EndReason::Closed }
+    }
+
+    fn release(number: u64) -> Command<'static> {
+        let request = Request::Release { acquire: Number(number) };
+        Command::Request {
+            session: SessionId(9),
+            number: Number(number),
+            floor: Number(1),
+            request,
+        }
+    }
+
+    /// Takes a batch, and says whose commands it has: the ids in their order.
+    fn take(batcher: &Batcher, items: usize) -> Vec<u64> {
+        let Some(bytes) = batcher.take(1, |_| items) else { return Vec::new() };
+        let id = entry::decode(&bytes).unwrap().id;
+        batcher.applied(id).unwrap().0.iter().map(|(_, id)| id).collect()
+    }
+
     #[test]
     fn endings_are_spread_over_batches() {
         let batcher = Batcher::new(1, 1, 1 << 20);
-        let sink: Arc<dyn Sink> = Arc::new(Nobody);
+        let [sink] = sinks();
         for session in 1..=300 {
-            let command =
-                Command::EndSession { session: SessionId(session), reason: EndReason::Closed };
-            batcher.push(&command, session, &sink, Monotonic(0), true).unwrap();
+            batcher.push(&ending(session), session, &sink, Monotonic(0), true).unwrap();
         }
-        let sizes = std::iter::from_fn(|| batcher.take(1)).map(|bytes| {
-            let id = entry::decode(&bytes).unwrap().id;
-            batcher.applied(id).unwrap().0.iter().count()
-        });
-        assert_eq!(sizes.collect::<Vec<_>>(), [ENDINGS_MAX, ENDINGS_MAX, 300 - 2 * ENDINGS_MAX]);
+        let sizes = [(); 3].map(|()| take(&batcher, 1).len());
+        assert_eq!(sizes, [ENDINGS_MAX, ENDINGS_MAX, 300 - 2 * ENDINGS_MAX]);
+        // By what they free, if that is much; one is never too much.
+        for session in 1..=4 {
+            batcher.push(&ending(session), session, &sink, Monotonic(0), true).unwrap();
+        }
+        assert_eq!(take(&batcher, ENDING_ITEMS_MAX / 2 - 1), [1, 2]);
+        assert_eq!(take(&batcher, ENDING_ITEMS_MAX), [3]);
+        assert_eq!(take(&batcher, ENDING_ITEMS_MAX), [4]);
+        assert_eq!(batcher.queued_bytes(), 0);
+    }
+
+    #[test]
+    fn whoever_floods_the_queue_delays_nobody_else() {
+        let batcher = Batcher::new(1, 1, 8 << 20);
+        let [flooder, newcomer] = sinks();
+        for number in 0..100_000 {
+            batcher.push(&release(number), number, &flooder, Monotonic(0), true).unwrap();
+        }
+        assert!(take(&batcher, 1).len() > 1_000, "a batch is filled if nobody else wants it");
+        batcher.push(&release(1), u64::MAX, &newcomer, Monotonic(1), true).unwrap();
+        let ids = take(&batcher, 1);
+        let own: Vec<_> = ids.iter().filter(|id| **id != u64::MAX).collect();
+        assert_eq!(own.len() + 1, ids.len(), "the newcomer is in the very next batch");
+        assert!(own.is_sorted(), "and the flooder's order is kept");
+    }
+
+    #[test]
+    fn a_crowd_that_ends_delays_nobody_else() {
+        let batcher = Batcher::new(1, 1, 1 << 20);
+        let crowd = sinks::<1_000>();
+        let [newcomer] = sinks();
+        for (session, sink) in (0..).zip(&crowd) {
+            batcher.push(&ending(session), session, sink, Monotonic(0), true).unwrap();
+        }
+        batcher.push(&release(1), u64::MAX, &newcomer, Monotonic(1), true).unwrap();
+        let ids = take(&batcher, 1);
+        assert_eq!(ids.first(), Some(&u64::MAX));
+        assert_eq!(ids.len(), 1 + ENDINGS_MAX);
+        // Others that keep the batches full don't keep them from ending.
+        for number in 0..20_000 {
+            batcher.push(&release(number), u64::MAX, &newcomer, Monotonic(1), true).unwrap();
+        }
+        let ids = take(&batcher, 1);
+        assert_eq!(ids.iter().filter(|id| **id != u64::MAX).count(), ENDINGS_MAX);
+    }
+
+    #[test]
+    fn an_ending_overtakes_nothing_of_its_own_sink() {
+        let batcher = Batcher::new(1, 1, 1 << 20);
+        let sinks = sinks::<3>();
+        for id in 0..3_000 {
+            let command = if id % 7 == 3 { ending(id) } else { release(id) };
+            let sink = &sinks[usize::try_from(id % 3).unwrap()];
+            batcher.push(&command, id, sink, Monotonic(id), true).unwrap();
+        }
+        let mut all = Vec::new();
+        while batcher.queued_bytes() > 0 {
+            all.extend(take(&batcher, 3));
+        }
+        for sink in 0..3 {
+            let own: Vec<_> = all.iter().filter(|id| **id % 3 == sink).collect();
+            assert_eq!(own.len(), 1_000);
+            assert!(own.is_sorted());
+        }
+    }
+
+    /// The bytes of every batch depend on what was pushed in which order, and on nothing else.
+    #[test]
+    fn the_same_pushes_make_the_same_batches() {
+        let batches = || {
+            let batcher = Batcher::new(1, 1, 1 << 20);
+            let sinks = sinks::<64>();
+            let mut batches = Vec::new();
+            for id in 0..10_000_u64 {
+                let command = if id % 11 == 5 { ending(id) } else { release(id) };
+                let sink = &sinks[usize::try_from(id * id % 64).unwrap()];
+                batcher.push(&command, id, sink, Monotonic(id), true).unwrap();
+                if id % 1_000 == 999 {
+                    batches.extend(batcher.take(1, |session| session.0 as usize % 5));
+                    batcher.forget_flights();
+                }
+            }
+            batches
+        };
+        assert_eq!(batches(), batches());
+    }
+
+    #[test]
+    fn what_is_late_is_given_up_and_the_rest_waits_on() {
+        let batcher = Batcher::new(1, 1, 1 << 20);
+        let [one, other] = sinks();
+        for (id, sink) in [(0, &one), (1, &other), (2, &one), (3, &other)] {
+            batcher.push(&release(id), id, sink, Monotonic(id * 1_000_000_000), true).unwrap();
+        }
+        let (unproposed, unknown) =
+            batcher.give_up(Monotonic(4_000_000_000), Duration::from_millis(2_500));
+        let given_up: Vec<_> = unproposed.iter().flat_map(Asks::iter).map(|(_, id)| id).collect();
+        assert_eq!(given_up, [0, 1]);
+        assert!(unknown.is_empty());
+        assert_eq!(take(&batcher, 1), [2, 3]);
+        assert_eq!(batcher.queued_bytes(), 0);
     }
 }

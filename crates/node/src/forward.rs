@@ -88,7 +88,7 @@ async fn serve_reign(inner: &Arc<Inner>, Leadership { leader, term }: Leadership
 /// As the leader of `term`: proposes this node's own batches.
 async fn propose(inner: &Arc<Inner>, term: u64) {
     loop {
-        while let Some(batch) = inner.batcher.take(term) {
+        while let Some(batch) = inner.next_batch(term) {
             let refusing = Arc::clone(inner);
             let number = entry::decode(&batch).map_or(0, |view| view.id.number);
             let refused = move |reason| refuse(&refusing, number, reason);
@@ -216,7 +216,7 @@ async fn tell_leader_of_space(inner: &Inner) -> Infallible {
 async fn tell_leader(inner: &Inner, term: u64, mut writer: FrameWriter) -> io::Result<()> {
     loop {
         let mut output = inner.link.take_output();
-        while let Some(batch) = inner.batcher.take(term) {
+        while let Some(batch) = inner.next_batch(term) {
             frame::put_message(&mut output, &ToLeader::Batch { term, bytes: &batch });
         }
         if output.is_empty() {

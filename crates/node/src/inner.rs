@@ -174,6 +174,13 @@ impl Inner {
         }
     }
 
+    /// The next batch for the leader of `term`, if there is one and there is room for it.
+    pub(crate) fn next_batch(&self, term: u64) -> Option<Bytes> {
+        let replica = self.replica.lock();
+        let items = |session| replica.state.lease(session).map_or(0, |lease| lease.item_count);
+        self.batcher.take(term, items)
+    }
+
     /// Completes once `index` is applied here.
     pub(crate) async fn applied(&self, index: u64) {
         let waiting = self.replica.lock().wait(index);
