@@ -8,6 +8,7 @@
 //! Load and servers on one machine compete for its cores: compare systems in one run on one
 //! machine, as a ratio, rather than figures of different days.
 
+mod bystander;
 mod contended;
 mod failover;
 mod hold;
@@ -88,6 +89,9 @@ enum Workload {
     Failover,
     /// End many sessions and waiters at once, then flood: what a lock beside them notices
     Overload,
+    /// Whose lock is looked at in `overload`: a process that is started by it
+    #[value(hide = true)]
+    Bystander,
 }
 
 /// Runs one workload and prints what it found.
@@ -116,6 +120,7 @@ async fn measure(bench: &Bench, url: &str, as_json: bool) -> Result<()> {
         Workload::Idle => idle::run(bench, url, &processes).await?,
         Workload::Failover => failover::run(bench, url, &processes).await?,
         Workload::Overload => overload::run(bench, url, &processes).await?,
+        Workload::Bystander => return bystander::run(bench, url).await,
     };
     report.print(as_json)
 }

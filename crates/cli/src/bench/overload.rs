@@ -6,111 +6,71 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use hdrhistogram::Histogram;
 use lockkeeper::{Client, Guard};
-use tokio::runtime::{Builder, Runtime};
+use rustix::process::setpriority_process;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Bench;
+use super::bystander::Bystander;
 use super::processes::Processes;
-use super::report::{Report, new_histogram, record};
+use super::report::Report;
 
 /// How long anything here may take before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The priority of the load, the lowest that there is: its thread is this program's only one.
+const LOAD_NICENESS: i32 = 19;
 
 /// A lock that everybody waits for.
 const QUEUE: &str = "bench/overload/queue";
 
 pub(crate) async fn run(bench: &Bench, url: &str, _: &Processes) -> Result<Report> {
-    let bystander = Bystander::connect(url, bench.ttl).await?;
+    let mut bystander = Bystander::start(url, bench.ttl).await?;
+    // The load of a real cluster doesn't come from the servers' own machines: what this program
+    // computes for it must not keep them, or the bystander, from a core. If the system says no,
+    // the figures are only worse.
+    let _ = setpriority_process(None, LOAD_NICENESS);
     let mut report = bench.report();
-    beside(&bystander, sleep(bench.warm_up)).await?;
-    let (calm, ()) = beside(&bystander, sleep(bench.duration)).await?;
+    bystander.beside(sleep(bench.warm_up)).await?;
+    let (calm, ()) = bystander.beside(sleep(bench.duration)).await?;
     report.latency("calm_", &calm);
+    report.figure("calm_pairs", calm.len());
 
     let clients = bench.connect(url).await?;
     let guards = hold_one_each(&clients).await?;
     let begun = Instant::now();
-    let (seen, ()) = beside(&bystander, close_all(&clients)).await?;
+    let (seen, ()) = bystander.beside(close_all(&clients)).await?;
     report.latency("ending_", &seen);
+    report.figure("ending_pairs", seen.len());
     report.fraction("ending_s", begun.elapsed().as_secs_f64());
     drop(guards);
 
-    let holder = bystander.client.lock(QUEUE).try_acquire().await?;
+    let first = Client::builder().url(url).ttl(bench.ttl).connect().await?;
+    let holder = first.lock(QUEUE).try_acquire().await?;
     let clients = bench.connect(url).await?;
     let waiters = queue_up(bench.locks, &clients).await?;
     let begun = Instant::now();
-    let (seen, ()) = beside(&bystander, close_all(&clients)).await?;
+    let (seen, ()) = bystander.beside(close_all(&clients)).await?;
     report.latency("waiters_ending_", &seen);
+    report.figure("waiters_ending_pairs", seen.len());
     report.fraction("waiters_ending_s", begun.elapsed().as_secs_f64());
     report.figure("waiters", bench.locks);
     let granted = end_of(waiters).await?;
     holder.release().await?;
     // Nobody dead is left in the line, nor gets the lock.
-    bystander
-        .client
-        .lock(QUEUE)
-        .try_acquire()
-        .await
-        .context("the queue is not empty")?
-        .release()
-        .await?;
+    let next = first.lock(QUEUE).try_acquire().await.context("the queue is not empty")?;
+    next.release().await?;
+    first.close().await;
 
     let clients = bench.connect(url).await?;
-    let (seen, flood) = beside(&bystander, flood(bench, &clients)).await?;
+    let (seen, flood) = bystander.beside(flood(bench, &clients)).await?;
     report.latency("flood_", &seen);
-    report.fraction("flood_pairs_per_s", flood.pairs as f64 / bench.duration.as_secs_f64());
+    report.figure("flood_pairs", seen.len());
+    report.fraction("flood_load_pairs_per_s", flood.pairs as f64 / bench.duration.as_secs_f64());
     close_all(&clients).await;
     report.figure("errors", flood.errors + granted);
-    bystander.close().await;
     Ok(report)
-}
-
-/// Who wants nothing of what the others want: on a thread of its own, so that it doesn't stand in
-/// line behind the load's tasks. The cores it still shares with them.
-struct Bystander {
-    client: Client,
-    runtime: Runtime,
-}
-
-impl Bystander {
-    async fn connect(url: &str, ttl: Duration) -> Result<Self> {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let connect = Client::builder().url(url).ttl(ttl).connect();
-        let client = runtime.spawn(connect).await??;
-        Ok(Self { client, runtime })
-    }
-
-    async fn close(self) {
-        self.client.close().await;
-        self.runtime.shutdown_background();
-    }
-}
-
-/// Locks and unlocks a name that nobody else wants, one after the other, until `work` is done.
-async fn beside<T>(
-    bystander: &Bystander,
-    work: impl Future<Output = T>,
-) -> Result<(Histogram<u64>, T)> {
-    let is_done = Arc::new(AtomicBool::new(false));
-    let (client, ends) = (bystander.client.clone(), Arc::clone(&is_done));
-    let locking = bystander.runtime.spawn(async move {
-        let mut seen = new_histogram();
-        // At least once, however short the work is.
-        loop {
-            let asked = Instant::now();
-            client.lock("bench/overload/unaffected").acquire().await?.release().await?;
-            record(&mut seen, asked.elapsed());
-            if ends.load(Ordering::Relaxed) {
-                return Ok::<_, lockkeeper::Error>(seen);
-            }
-        }
-    });
-    let done = work.await;
-    is_done.store(true, Ordering::Relaxed);
-    let seen = locking.await?.context("the lock that nobody else wants")?;
-    Ok((seen, done))
 }
 
 async fn hold_one_each(clients: &[Client]) -> Result<Vec<Guard>> {
