@@ -26,6 +26,11 @@ impl StateMachine {
             self.check_session(id, session).map_err(|broken| format!("session {id}: {broken}"))?;
             counted.sessions += 1;
         }
+        self.tree.check(self.revision, self.stamp)?;
+        for (session, _) in self.tree.owners() {
+            let is_alive = self.sessions.get(&session).is_some();
+            ensure(is_alive, "an ephemeral znode hangs on nobody alive")?;
+        }
         ensure(counted == self.counts(), "sessions, locks, holds or waiters are miscounted")?;
         ensure(counted.sessions <= SESSIONS_MAX, "more sessions than allowed")?;
         let is_still = !self.is_silent || counted.holds == 0;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Number, Secret, SessionId, Token};
+use crate::{ClusterId, IdRef, Number, Secret, SessionId, Token, TreeOp};
 
 /// One change of the state. Names are borrowed from the bytes of the log entry.
 ///
@@ -65,6 +65,40 @@ pub enum Command<'a> {
     },
     /// Ends the silence after a restore: from now on locks are granted again.
     EndSilence,
+    /// Operations on the tree, in order: all of them, or none.
+    Tree {
+        /// Who asks, and who owns what is ephemeral.
+        session: SessionId,
+        /// Over which of its connections: must be the newest that
+        /// [`Command::ResumeSession`] named; 0 for the one that opened it.
+        connection: u64,
+        /// As whom the connection is known.
+        #[serde(borrow)]
+        ids: Vec<IdRef<'a>>,
+        /// Hard quotas are enforced, and not only counted.
+        enforce_quota: bool,
+        /// What is asked: one operation, or those of a multi.
+        #[serde(borrow)]
+        ops: Vec<TreeOp<'a>>,
+    },
+    /// A session goes on over another connection, with another lease. What was asked over the
+    /// earlier one and comes later is refused.
+    ResumeSession {
+        /// Which.
+        session: SessionId,
+        /// What proves it.
+        secret: Secret,
+        /// The lease in milliseconds.
+        ttl_ms: u32,
+        /// Chosen at random.
+        connection: u64,
+    },
+    /// Removes a container that is empty again, or an empty znode whose time is over: refused if it
+    /// is neither by now.
+    CollectNode {
+        /// Which.
+        path: &'a str,
+    },
 }
 
 /// A session's request. Its number makes it happen at most once, however often it is repeated.

@@ -3,7 +3,9 @@
 //! A hold that was entered again has several numbers. An event names it by the lowest that is
 //! left, and its token names it in any case.
 
-use crate::{EndReason, LockName, Mode, Number, SessionId, Token};
+use std::sync::Arc;
+
+use crate::{EndReason, LockName, Mode, NodeAcl, NodeChange, Number, Revision, SessionId, Token};
 
 /// One transition, as every replica sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +105,26 @@ pub enum Event {
         held_ms: u64,
         /// Why.
         reason: LossReason,
+    },
+    /// A session goes on over another connection.
+    SessionMoved {
+        /// Which.
+        session: SessionId,
+        /// Over which.
+        connection: u64,
+    },
+    /// Something happened to a znode. Of a command's, those come in the order of its operations.
+    Node {
+        /// Where.
+        path: Arc<str>,
+        /// What.
+        change: NodeChange,
+        /// On whose life it hangs, or hung.
+        session: Option<SessionId>,
+        /// The revision of the command.
+        zxid: Revision,
+        /// Who may read it; of one that is gone, who might.
+        acl: NodeAcl,
     },
 }
 

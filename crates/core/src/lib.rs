@@ -1,4 +1,5 @@
-//! The replicated state machine: sessions and lock queues as one value with one verb, `apply`.
+//! The replicated state machine: sessions, lock queues and the tree of znodes as one value with
+//! one verb, `apply`.
 //!
 //! A [`StateMachine`] is driven by [`Command`]s in the order of the replicated log. It answers each
 //! with a [`Reply`] and reports what happened as [`Event`]s; somebody else performs them. Replicas
@@ -19,12 +20,14 @@ mod machine;
 #[cfg(feature = "mutations")]
 mod mutation;
 mod name;
+mod pages;
 mod reply;
 mod session;
 mod shards;
 mod snapshot;
 #[cfg(test)]
 mod testing;
+mod tree;
 mod view;
 
 pub use command::{Command, Decoded, EndReason, Mode, OwnerRef, Request};
@@ -37,4 +40,8 @@ pub use mutation::Mutation;
 pub use name::check_lock_name;
 pub use reply::{Refusal, Reply};
 pub use session::Owner;
+pub use tree::{
+    AclRef, IdRef, NodeAcl, NodeChange, NodeKind, NodeView, Stat, Tree, TreeError, TreeOp,
+    TreeReply, check_znode_path, perms,
+};
 pub use view::{Counts, HoldView, Lease, LockView, SessionView, WaiterView};

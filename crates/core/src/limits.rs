@@ -49,6 +49,22 @@ pub const LABEL_BYTES_MAX: usize = 128;
 /// Bytes of the purpose given with one acquire.
 pub const PURPOSE_BYTES_MAX: usize = 256;
 
+/// Ephemeral znodes of one session, for the same reason as [`ITEMS_PER_SESSION_MAX`]; removing one
+/// is cheaper than passing on a lock.
+pub const EPHEMERALS_PER_SESSION_MAX: usize = 100_000;
+
+/// Bytes of a znode's path, which can be no longer than the frame that it came in.
+pub const ZNODE_PATH_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a znode's data, likewise.
+pub const ZNODE_DATA_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a znode's access list, counting 16 for each entry besides its texts.
+pub const ZNODE_ACL_BYTES_MAX: usize = 1 << 20;
+
+/// Milliseconds: the longest time to live of a znode, some 35 years. ZooKeeper has 40 bits for it.
+pub const ZNODE_TTL_MS_MAX: u64 = 0xff_ffff_ffff;
+
 /// What a refusal for size or number ran into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {

@@ -16,15 +16,18 @@ use crate::dedup::Asked;
 use crate::lock::{Hold, Lock, Ticket, Waiter};
 #[cfg(feature = "mutations")]
 use crate::mutation::{Mutation, mutated};
-use crate::session::{Handle, Live, Place, Session};
+use crate::session::{Handle, Live, Place, Session, check_ttl};
 use crate::shards::Shards;
+use crate::tree::{Asker, Writer};
 use crate::{
     ClusterId, Command, EndReason, Event, HOLDS_PER_LOCK_MAX, Limit, LockName, LossReason, Mode,
-    Number, OwnerRef, PERMITS_MAX, PURPOSE_BYTES_MAX, Refusal, Reply, Request, Revision,
-    SESSIONS_MAX, Secret, SessionId, Stamp, Token, WAITERS_PER_LOCK_MAX, check_lock_name,
+    NodeKind, Number, OwnerRef, PERMITS_MAX, PURPOSE_BYTES_MAX, Refusal, Reply, Request, Revision,
+    SESSIONS_MAX, Secret, SessionId, Stamp, Token, Tree, TreeError, TreeOp, WAITERS_PER_LOCK_MAX,
+    check_lock_name,
 };
 
-/// The whole replicated state: every session, and every lock that somebody holds or waits for.
+/// The whole replicated state: every session, every lock that somebody holds or waits for, and the
+/// tree.
 ///
 /// There are three kinds of method. [`StateMachine::apply`] changes the state, and nothing else
 /// does. *Queries* (`lock`, `locks`, `session`, `lease`, `counts` …) look at it. The *snapshot*
@@ -45,6 +48,7 @@ pub struct StateMachine {
     pub(crate) locks: Locks,
     pub(crate) hold_count: usize,
     pub(crate) waiter_count: usize,
+    pub(crate) tree: Tree,
 }
 
 pub(crate) type Sessions = Shards<SessionId, Session, 1_024>;
@@ -84,6 +88,17 @@ impl StateMachine {
             Command::EndSilence => {
                 self.end_silence(entry);
                 Ok(Reply::Done)
+            }
+            Command::Tree { session, connection, ref ids, enforce_quota, ref ops } => {
+                let ask = Asker { session, ids, enforce_quota };
+                self.change_tree(ask, connection, ops, entry)
+            }
+            Command::ResumeSession { session, ref secret, ttl_ms, connection } => {
+                self.resume_session(session, secret, ttl_ms, connection, entry)
+            }
+            Command::CollectNode { path } => {
+                let collected = self.tree_writer(entry).collect(path);
+                collected.map_err(|error| Refusal::Tree { index: 0, error }).map(|()| Reply::Done)
             }
         };
         outcome.unwrap_or_else(Reply::Refused)
@@ -346,8 +361,9 @@ impl StateMachine {
     /// The one ending: everything that hangs on the session goes in this entry, and whoever waits
     /// behind it is let in.
     ///
-    /// Linear in the session's items, of which there are at most
-    /// [`ITEMS_PER_SESSION_MAX`](crate::ITEMS_PER_SESSION_MAX).
+    /// Linear in the session's items and ephemeral znodes, of which there are at most
+    /// [`ITEMS_PER_SESSION_MAX`](crate::ITEMS_PER_SESSION_MAX) and
+    /// [`EPHEMERALS_PER_SESSION_MAX`](crate::EPHEMERALS_PER_SESSION_MAX).
     fn end_session(&mut self, id: SessionId, reason: EndReason, entry: &mut Entry<'_>) -> Outcome {
         let client = self.sessions.remove(&id).ok_or(Refusal::UnknownSession)?;
         // First everything goes, and only then is anybody let in: otherwise a place of this very
@@ -370,11 +386,33 @@ impl StateMachine {
                 self.lose_hold(id, number, handle, LossReason::SessionEnded(reason), entry);
             }
         }
+        self.tree_writer(entry).end_session(id);
         entry.events.push(Event::SessionEnded { session: id, reason });
         let places = client.places.values().map(|place| &place.lock);
         for name in places.chain(client.handles.values().map(|handle| &handle.lock)) {
             self.serve(name, entry);
         }
+        Ok(Reply::Done)
+    }
+
+    /// Only the newest connection speaks for a session: what an earlier one sent and comes later
+    /// must not be done behind its client's back.
+    fn resume_session(
+        &mut self,
+        id: SessionId,
+        secret: &Secret,
+        ttl_ms: u32,
+        connection: u64,
+        entry: &mut Entry<'_>,
+    ) -> Outcome {
+        let client = self.sessions.get_mut(&id).ok_or(Refusal::UnknownSession)?;
+        if !client.is_secret(secret) {
+            return Err(Refusal::WrongSecret);
+        }
+        check_ttl(ttl_ms)?;
+        client.ttl_ms = ttl_ms;
+        client.connection = connection;
+        entry.events.push(Event::SessionMoved { session: id, connection });
         Ok(Reply::Done)
     }
 
@@ -385,6 +423,39 @@ impl StateMachine {
             entry.events.push(Event::SessionRevoked { session: id });
         }
         Ok(Reply::Done)
+    }
+
+    // -------------------------------------------------------------------------------------- tree
+
+    fn change_tree(
+        &mut self,
+        ask: Asker<'_>,
+        connection: u64,
+        ops: &[TreeOp<'_>],
+        entry: &mut Entry<'_>,
+    ) -> Outcome {
+        let client = self.sessions.get(&ask.session).ok_or(Refusal::UnknownSession)?;
+        if client.connection != connection {
+            return Err(Refusal::Tree { index: 0, error: TreeError::SessionMoved });
+        }
+        let is_ephemeral =
+            |op: &TreeOp<'_>| matches!(op, TreeOp::Create { kind: NodeKind::Ephemeral, .. });
+        if client.is_revoked && ops.iter().any(is_ephemeral) {
+            return Err(Refusal::Revoked);
+        }
+        let replies = self.tree_writer(entry).run(ask, ops);
+        replies.map(Reply::Tree).map_err(|(index, error)| {
+            let index = u32::try_from(index).expect("an entry holds fewer operations");
+            Refusal::Tree { index, error }
+        })
+    }
+
+    /// The tree, to be changed by this command.
+    fn tree_writer<'a>(&'a mut self, entry: &'a mut Entry<'_>) -> Writer<'a> {
+        let Entry { at, ref mut events, .. } = *entry;
+        // Nobody is let in to a lock before the tree has been changed, so this is still the
+        // command's own revision.
+        Writer { tree: &mut self.tree, zxid: self.revision, at, events }
     }
 
     // --------------------------------------------------------------------------------- operators

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Limit, Mode, Token};
+use crate::{Limit, Mode, Token, TreeError, TreeReply};
 
 /// The answer to one command, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +28,9 @@ pub enum Reply {
     },
     /// No, and nothing was changed.
     Refused(Refusal),
+    /// What the operations on the tree are answered, one by one. Never kept for a repetition.
+    #[serde(skip)]
+    Tree(Vec<TreeReply>),
 }
 
 /// Why a command was refused. A refusal changes nothing, and every replica gives the same one.
@@ -71,6 +74,13 @@ pub enum Refusal {
     },
     /// The session has been revoked and takes nothing new.
     Revoked,
+    /// An operation on the tree fails, and with it those that came with it.
+    Tree {
+        /// Its place among them, from 0.
+        index: u32,
+        /// Why.
+        error: TreeError,
+    },
 }
 
 impl Refusal {

@@ -20,6 +20,9 @@ pub(crate) struct Session {
     pub(crate) ttl_ms: u32,
     pub(crate) owner: Owner,
     pub(crate) opened: Stamp,
+    /// The newest of its connections to the tree: what comes over another is refused. The one that
+    /// opened it is 0.
+    pub(crate) connection: u64,
     /// An operator has asked it to end: it takes nothing new.
     pub(crate) is_revoked: bool,
     /// How many of its holds an operator has asked back.
@@ -45,17 +48,13 @@ impl Session {
         owner: &OwnerRef<'_>,
         opened: Stamp,
     ) -> Result<Self, Refusal> {
-        if ttl_ms < TTL_MS_MIN {
-            return Err(Refusal::limit(Limit::TtlMin));
-        }
-        if ttl_ms > TTL_MS_MAX {
-            return Err(Refusal::limit(Limit::TtlMax));
-        }
+        check_ttl(ttl_ms)?;
         Ok(Self {
             secret,
             ttl_ms,
             owner: Owner::from_client(owner)?,
             opened,
+            connection: 0,
             is_revoked: false,
             revoked_hold_count: 0,
             answers: Answers::new(Number(1)),
@@ -100,6 +99,19 @@ impl Session {
     pub(crate) fn is_secret(&self, secret: &Secret) -> bool {
         let differing = self.secret.0.iter().zip(&secret.0).fold(0, |bits, (a, b)| bits | (a ^ b));
         differing == 0
+    }
+}
+
+/// Whether a lease can be so long.
+///
+/// # Errors
+///
+/// [`Refusal::LimitReached`].
+pub(crate) fn check_ttl(ttl_ms: u32) -> Result<(), Refusal> {
+    match ttl_ms {
+        ..TTL_MS_MIN => Err(Refusal::limit(Limit::TtlMin)),
+        TTL_MS_MIN..=TTL_MS_MAX => Ok(()),
+        _ => Err(Refusal::limit(Limit::TtlMax)),
     }
 }
 

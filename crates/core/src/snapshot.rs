@@ -2,19 +2,24 @@
 //!
 //! ```text
 //! snapshot = magic (8 bytes) · version (1 byte) · record*
-//! record   = length (u16, little endian) · one Record in postcard
+//! record   = length · one Record in postcard
+//! length   = u16, little endian; if that is 65535, a u32 follows, and is it
 //! ```
 //!
 //! The records come in a fixed order, so that equal states write equal bytes:
 //!
 //! ```text
-//! Head · (Session · Answer*)* · (Lock · (Hold · Handle*)* · Waiter*)* · End
+//! Head · (Session · Connection? · Answer*)* · (Lock · (Hold · Handle*)* · Waiter*)* · Znode+ · End
 //! ```
 //!
 //! What can be derived is not written: a session's handles and places are those of the holds and
-//! waiters that name it. A name is written once, however many wait for it.
+//! waiters that name it, and its ephemeral znodes name it as their owner. A name is written once,
+//! however many wait for it. Znodes come parents first, and number their children themselves.
 //!
-//! Reading believes nothing. A record is at most 64 KiB, memory grows only with records that were
+//! Version 1 knew neither the tree nor long records: there are no znodes in it, and the tree that
+//! is read from it is that of a new cluster.
+//!
+//! Reading believes nothing. A record is at most 4 MiB, memory grows only with records that were
 //! read, contradictions are errors, and the result has passed
 //! [`StateMachine::check`]. Not here: a checksum. Whoever stores or sends a snapshot adds one; this
 //! layer would notice most damage, but not a flipped bit in an owner's name.
@@ -28,8 +33,10 @@ use crate::lock::{Hold, Lock, Ticket, Waiter};
 #[cfg(feature = "mutations")]
 use crate::mutation::{Mutation, mutated};
 use crate::session::{Handle, Owner, Place, Session};
+use crate::tree::{Kind, ZnodeRecord};
 use crate::{
     ClusterId, LockName, Mode, Number, Revision, Secret, SessionId, Stamp, StateMachine, Token,
+    Tree,
 };
 
 impl StateMachine {
@@ -55,6 +62,9 @@ impl StateMachine {
         for (name, lock) in self.locks.iter() {
             writer.write_lock(name, lock)?;
         }
+        for (path, node) in self.tree.iter() {
+            writer.write(&Record::Znode(node.record(path)))?;
+        }
         writer.write(&Record::End)?;
         writer.flush()
     }
@@ -74,17 +84,18 @@ impl StateMachine {
         if magic != MAGIC {
             return Err(invalid("these bytes are no snapshot of a lock state"));
         }
-        if *version != VERSION {
-            let known = format!("snapshot version {version}; this program reads version {VERSION}");
-            return Err(invalid(known));
+        if !(1..=VERSION).contains(version) {
+            let known = format!("this program reads versions up to {VERSION}");
+            return Err(invalid(format!("snapshot version {version}; {known}")));
         }
-        let mut reader = Reader::default();
+        let mut reader = Reader { has_tree: *version > 1, ..Reader::default() };
         let mut buffer = Vec::new();
         loop {
-            let mut length = [0; 2];
-            input.read_exact(&mut length)?;
-            buffer.resize(usize::from(u16::from_le_bytes(length)), 0);
+            let length = read_length(input)?;
+            buffer.resize(length, 0);
             input.read_exact(&mut buffer)?;
+            // One large record is no reason to keep its room for all that follow.
+            buffer.shrink_to(WRITE_BYTES);
             let (record, rest) = postcard::take_from_bytes(&buffer)
                 .map_err(|error| invalid(format!("a record can't be read: {error}")))?;
             if !rest.is_empty() {
@@ -100,15 +111,19 @@ impl StateMachine {
     /// The state that a restore from backup starts with: a new cluster, no sessions, the revision
     /// far ahead, silent unless the clients are known to be stopped.
     ///
+    /// Of the tree everything stays but the ephemeral znodes, which went with their sessions.
+    ///
     /// The leap keeps tokens growing although the backup doesn't know those granted since it was
     /// taken: at 300,000 grants a second, that is forty days of them.
     #[must_use]
     pub fn restored(&self, cluster: ClusterId, silent: bool) -> Self {
+        let revision = Revision(self.revision.0 + RESTORE_LEAP);
         Self {
-            revision: Revision(self.revision.0 + RESTORE_LEAP),
+            revision,
             stamp: self.stamp,
             cluster: Some(cluster),
             is_silent: silent,
+            tree: self.tree.without_ephemerals(revision, self.stamp),
             ..Self::default()
         }
     }
@@ -135,6 +150,11 @@ enum Record<'a> {
     Waiter(WaiterRecord<'a>),
     /// The last record: the snapshot is whole.
     End,
+    /// The newest connection of the session before, if it isn't 0.
+    Connection(u64),
+    /// A znode.
+    #[serde(borrow)]
+    Znode(ZnodeRecord<'a>),
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -194,6 +214,9 @@ impl<W: Write> RecordWriter<'_, W> {
             is_revoked: session.is_revoked,
             floor: session.answers.floor(),
         }))?;
+        if session.connection != 0 {
+            self.write(&Record::Connection(session.connection))?;
+        }
         #[cfg(feature = "mutations")]
         if mutated(Mutation::LoseAnswersInSnapshot) {
             return Ok(());
@@ -234,8 +257,16 @@ impl<W: Write> RecordWriter<'_, W> {
         let buffer = std::mem::take(&mut self.buffer);
         self.buffer = postcard::to_extend(record, buffer).map_err(io::Error::other)?;
         let length = self.buffer.len() - start - 2;
-        let length = u16::try_from(length).expect("limits keep every record below 64 KiB");
-        self.buffer[start..start + 2].copy_from_slice(&length.to_le_bytes());
+        match u16::try_from(length) {
+            Ok(length) if length < LONG => {
+                self.buffer[start..start + 2].copy_from_slice(&length.to_le_bytes());
+            }
+            _ => {
+                let length = u32::try_from(length).expect("limits keep every record below 4 MiB");
+                self.buffer[start..start + 2].copy_from_slice(&LONG.to_le_bytes());
+                self.buffer.splice(start + 2..start + 2, length.to_le_bytes());
+            }
+        }
         if self.buffer.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
 
@@ -251,6 +282,9 @@ impl<W: Write> RecordWriter<'_, W> {
 struct Reader {
     state: StateMachine,
     has_head: bool,
+    /// Of a version that has znodes.
+    has_tree: bool,
+    has_znodes: bool,
     /// The lock that the next holds and waiters belong to.
     lock: Option<(LockName, Lock)>,
     /// The hold that the next handles belong to.
@@ -272,6 +306,8 @@ impl Reader {
             Record::Hold(hold) => self.add_hold(&hold),
             Record::Handle(number) => self.add_further_handle(number),
             Record::Waiter(waiter) => self.add_waiter(&waiter),
+            Record::Connection(connection) => self.add_connection(connection),
+            Record::Znode(node) => self.add_znode(&node),
             Record::End => Ok(()),
         }
     }
@@ -298,6 +334,12 @@ impl Reader {
         } else {
             Err(format!("session {id} is there twice"))
         }
+    }
+
+    fn add_connection(&mut self, connection: u64) -> Result<(), String> {
+        let session = self.session.ok_or("a connection belongs to no session")?;
+        self.session_mut(session)?.connection = connection;
+        Ok(())
     }
 
     fn add_answer(&mut self, number: Number, answer: Answer) -> Result<(), String> {
@@ -362,6 +404,16 @@ impl Reader {
         ensure_new(self.session_mut(session)?.places.insert(number, place).as_ref())
     }
 
+    fn add_znode(&mut self, record: &ZnodeRecord<'_>) -> Result<(), String> {
+        if !std::mem::replace(&mut self.has_znodes, true) {
+            self.state.tree = Tree::void();
+        }
+        if let Kind::Ephemeral(session) = record.kind {
+            self.session_mut(session)?;
+        }
+        self.state.tree.add_record(record)
+    }
+
     fn session_mut(&mut self, id: SessionId) -> Result<&mut Session, String> {
         let session = self.state.sessions.get_mut(&id);
         session.ok_or_else(|| format!("session {id} is named but not there"))
@@ -372,9 +424,28 @@ impl Reader {
             return Err("there is no head".to_owned());
         }
         self.end_lock()?;
+        if self.has_tree != self.has_znodes {
+            return Err("the tree is missing, or of another version".to_owned());
+        }
         self.state.check()?;
         Ok(self.state)
     }
+}
+
+fn read_length(input: &mut impl Read) -> io::Result<usize> {
+    let mut short = [0; 2];
+    input.read_exact(&mut short)?;
+    let short = u16::from_le_bytes(short);
+    if short < LONG {
+        return Ok(short.into());
+    }
+    let mut long = [0; 4];
+    input.read_exact(&mut long)?;
+    let long = u32::from_le_bytes(long) as usize;
+    if long > RECORD_BYTES_MAX {
+        return Err(invalid("a record's length is out of range"));
+    }
+    Ok(long)
 }
 
 fn ensure_new<V>(old: Option<&V>) -> Result<(), String> {
@@ -390,7 +461,13 @@ fn invalid(what: impl Into<String>) -> io::Error {
 
 const MAGIC: &[u8; 8] = b"LKSTATE\n";
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+
+/// In place of a length: a longer one follows.
+const LONG: u16 = u16::MAX;
+
+/// Bytes of a record: a znode's path, data and access list have their limits, of 1 MiB each.
+const RECORD_BYTES_MAX: usize = 4 << 20;
 
 /// How far a restore moves the revision ahead.
 const RESTORE_LEAP: u64 = 1 << 40;
@@ -460,9 +537,9 @@ mod tests {
     #[test]
     fn foreign_bytes_are_named() {
         let mut bytes = written(&StateMachine::default());
-        bytes[MAGIC.len()] = 2;
+        bytes[MAGIC.len()] = 3;
         let error = StateMachine::read_snapshot(&mut &bytes[..]).unwrap_err();
-        assert_eq!(error.to_string(), "snapshot version 2; this program reads version 1");
+        assert_eq!(error.to_string(), "snapshot version 3; this program reads versions up to 2");
         let error = StateMachine::read_snapshot(&mut &b"<!doctype html>"[..]).unwrap_err();
         assert_eq!(error.to_string(), "these bytes are no snapshot of a lock state");
     }

@@ -6,6 +6,7 @@ use crate::lock::{Hold, Lock, Waiter};
 use crate::session::{Owner, Session};
 use crate::{
     ClusterId, LockName, Mode, Number, Revision, Secret, SessionId, Stamp, StateMachine, Token,
+    Tree,
 };
 
 impl StateMachine {
@@ -65,7 +66,7 @@ impl StateMachine {
     #[must_use]
     pub fn session(&self, id: SessionId) -> Option<SessionView> {
         let session = self.sessions.get(&id)?;
-        let mut view = SessionView::new(id, session);
+        let mut view = SessionView::new(id, session, &self.tree);
         view.holds = session
             .handles
             .iter()
@@ -112,20 +113,32 @@ impl StateMachine {
         self.sessions
             .iter_from(start)
             .take(count_max)
-            .map(|(&id, session)| SessionView::new(id, session))
+            .map(|(&id, session)| SessionView::new(id, session, &self.tree))
             .collect()
     }
 
     /// The lease, the number of items, and whether a revocation is pending, of each live session:
     /// what the leader's deadlines need. Constant cost a session; in no order of meaning.
     pub fn leases(&self) -> impl Iterator<Item = Lease> + '_ {
-        self.sessions.iter().map(|(&id, session)| Lease::new(id, session))
+        self.sessions.iter().map(|(&id, session)| Lease::new(id, session, &self.tree))
     }
 
     /// The lease of one session.
     #[must_use]
     pub fn lease(&self, id: SessionId) -> Option<Lease> {
-        self.sessions.get(&id).map(|session| Lease::new(id, session))
+        self.sessions.get(&id).map(|session| Lease::new(id, session, &self.tree))
+    }
+
+    /// The tree of znodes.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// The newest connection that speaks for a live session in commands on the tree.
+    #[must_use]
+    pub fn connection(&self, id: SessionId) -> Option<u64> {
+        self.sessions.get(&id).map(|session| session.connection)
     }
 
     /// Counts for metrics. Constant cost.
@@ -147,7 +160,7 @@ pub struct Lease {
     pub session: SessionId,
     /// Milliseconds.
     pub ttl_ms: u32,
-    /// Locks and places that hang on it.
+    /// Locks, places and ephemeral znodes that hang on it.
     pub item_count: usize,
     /// It, or one of its holds, has been revoked: it is to be confirmed no longer.
     pub is_revoked: bool,
@@ -241,14 +254,16 @@ pub struct SessionView {
     pub waits: Vec<WaiterView>,
     /// How many items (handles and places) hang on it.
     pub item_count: usize,
+    /// How many ephemeral znodes hang on it.
+    pub ephemeral_count: usize,
 }
 
 impl Lease {
-    fn new(id: SessionId, session: &Session) -> Self {
+    fn new(id: SessionId, session: &Session, tree: &Tree) -> Self {
         Self {
             session: id,
             ttl_ms: session.ttl_ms,
-            item_count: session.item_count(),
+            item_count: session.item_count() + tree.ephemeral_count_of(id),
             is_revoked: session.is_to_lapse(),
         }
     }
@@ -304,7 +319,7 @@ impl WaiterView {
 
 impl SessionView {
     /// Without what hangs on it.
-    fn new(id: SessionId, session: &Session) -> Self {
+    fn new(id: SessionId, session: &Session, tree: &Tree) -> Self {
         Self {
             id,
             ttl_ms: session.ttl_ms,
@@ -314,6 +329,7 @@ impl SessionView {
             holds: Vec::new(),
             waits: Vec::new(),
             item_count: session.item_count(),
+            ephemeral_count: tree.ephemeral_count_of(id),
         }
     }
 }

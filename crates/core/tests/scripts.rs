@@ -32,8 +32,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use lockkeeper_core::{
-    ClusterId, Command, EndReason, Event, Mode, Number, OwnerRef, Reply, Request, Secret,
-    SessionId, Stamp, StateMachine, Token,
+    ClusterId, Command, EndReason, Event, Mode, Number, OwnerRef, Refusal, Reply, Request, Secret,
+    SessionId, Stamp, Stat, StateMachine, Token, TreeReply,
 };
 
 #[test]
@@ -315,7 +315,11 @@ fn reply_told(reply: &Reply) -> String {
         Reply::Released { token, remaining } => {
             format!("released token={token}, {remaining} remaining")
         }
+        Reply::Refused(Refusal::Tree { index, error }) => {
+            format!("refused #{index}: {}", snake_case(error))
+        }
         Reply::Refused(refusal) => format!("refused {}", snake_case(refusal)),
+        Reply::Tree(replies) => replies.iter().map(tree_reply_told).collect::<Vec<_>>().join("; "),
     }
 }
 
@@ -348,7 +352,48 @@ fn event_told(event: &Event) -> String {
             let (who, number, reason) = (who(*session), number.0, snake_case(reason));
             format!("{lock} lost {who}#{number} token={token} held={held_ms}ms: {reason}")
         }
+        Event::SessionMoved { session, connection } => {
+            format!("session {} moved to connection {connection}", who(*session))
+        }
+        Event::Node { path, change, session, zxid, acl: _ } => {
+            let owner = session.map(|owner| format!(" of {}", who(owner))).unwrap_or_default();
+            format!("{path} {}{owner} zxid={}", snake_case(change), zxid.0)
+        }
     }
+}
+
+fn tree_reply_told(reply: &TreeReply) -> String {
+    match reply {
+        TreeReply::Created { path, stat } => format!("created {path}{}", stat_told(stat)),
+        TreeReply::Deleted => "deleted".to_owned(),
+        TreeReply::DataSet { stat } => format!("set{}", stat_told(stat)),
+        TreeReply::AclSet { stat } => format!("acl set{}", stat_told(stat)),
+        TreeReply::Checked => "checked".to_owned(),
+    }
+}
+
+/// All that isn't 0.
+fn stat_told(stat: &Stat) -> String {
+    let mut told = String::new();
+    let mut figure = |name: &str, value: i128| {
+        if value != 0 {
+            write!(told, " {name}={value}").unwrap();
+        }
+    };
+    figure("czxid", stat.czxid.0.into());
+    figure("mzxid", stat.mzxid.0.into());
+    figure("pzxid", stat.pzxid.0.into());
+    figure("ctime", stat.ctime.0.into());
+    figure("mtime", stat.mtime.0.into());
+    figure("version", stat.version.into());
+    figure("cversion", stat.cversion.into());
+    figure("aversion", stat.aversion.into());
+    figure("length", stat.data_length.into());
+    figure("children", stat.num_children.into());
+    if let Some(owner) = stat.ephemeral_owner {
+        write!(told, " owner={}", who(owner)).unwrap();
+    }
+    told
 }
 
 /// Without the middle of what is very long.

@@ -122,6 +122,14 @@ impl Reign {
         }
     }
 
+    /// The session has another lease, all of it from now. That keeps no revoked one alive.
+    fn resume(&mut self, lease: &Lease, now: Monotonic) {
+        let Some(heard) = self.leases.get_mut(&lease.session) else { return };
+        heard.ttl = Duration::from_millis(lease.ttl_ms.into());
+        heard.last = heard.last.max(now);
+        self.looks.push(Reverse((heard.deadline(), lease.session)));
+    }
+
     /// A full lease for everybody, from now.
     fn renew_all(&mut self, now: Monotonic) {
         self.looks.clear();
@@ -255,6 +263,12 @@ impl Deadlines {
                         }
                     }
                 }
+                Event::SessionMoved { session, .. } => {
+                    if let Some(lease) = state.lease(*session) {
+                        reign.resume(&lease, now);
+                        self.changed.notify_one();
+                    }
+                }
                 Event::SessionEnded { session, .. } => {
                     let heard = reign.leases.remove(session);
                     reign.revoked_count -=
@@ -273,7 +287,8 @@ impl Deadlines {
                 | Event::Lost { .. }
                 | Event::Queued { .. }
                 | Event::Granted { .. }
-                | Event::Cancelled { .. } => {}
+                | Event::Cancelled { .. }
+                | Event::Node { .. } => {}
             }
         }
     }

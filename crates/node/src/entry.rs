@@ -21,11 +21,12 @@ pub(crate) const HEADER_BYTES: usize = 33;
 /// Bytes at which a batch is full. The command that fills it may go beyond.
 pub(crate) const BATCH_BYTES: usize = 64 << 10;
 
-/// The most bytes of one command. The state machine's own limits are far below.
-pub(crate) const COMMAND_BYTES_MAX: usize = 192 << 10;
+/// The most bytes of one command. Those on locks are far below; one on the tree carries what came
+/// in one frame of a ZooKeeper client, which has less than 1 MiB, and as whom the client is known.
+pub(crate) const COMMAND_BYTES_MAX: usize = 1_536 << 10;
 
 /// The most bytes of an entry, which follows from the two above.
-pub(crate) const ENTRY_BYTES_MAX: usize = 256 << 10;
+pub(crate) const ENTRY_BYTES_MAX: usize = HEADER_BYTES + BATCH_BYTES + COMMAND_BYTES_MAX;
 
 const VERSION: u8 = 1;
 

@@ -78,7 +78,8 @@ impl NodeHandle {
 
     /// Queues a command for the log; `sink.reply(id, …)` tells what became of it. Never blocks.
     ///
-    /// An answered [`Command::OpenSession`] attaches the session to `sink` at that same entry.
+    /// An answered [`Command::OpenSession`] or [`Command::ResumeSession`] attaches the session to
+    /// `sink` at that same entry.
     pub fn propose(&self, command: &Command<'_>, id: u64, sink: &Arc<dyn Sink>) {
         if let Err(why) = self.try_propose(command, id, sink) {
             let mut replica = self.inner.replica.lock();
@@ -178,6 +179,12 @@ impl NodeHandle {
     /// on, until [`NodeHandle::unwatch`] or [`NodeHandle::detach`].
     pub fn watch(&self, prefix: &str, id: WatchId, sink: &Arc<dyn Sink>) {
         self.inner.replica.lock().listeners.watch(prefix, id, sink);
+    }
+
+    /// Sends every change of the tree to `sink`, from the next entry on, until
+    /// [`NodeHandle::detach`]. It comes before the answer to the command that made it.
+    pub fn watch_tree(&self, sink: &Arc<dyn Sink>) {
+        self.inner.replica.lock().listeners.watch_tree(sink);
     }
 
     /// Ends one watch.

@@ -75,8 +75,10 @@ impl Replica {
                 observed.extend_from_slice(&events);
             }
             if let Some((sink, id)) = asks.next() {
-                if let (Command::OpenSession { session, .. }, Reply::Done) =
-                    (&decoded.command, &reply)
+                if let (
+                    Command::OpenSession { session, .. } | Command::ResumeSession { session, .. },
+                    Reply::Done,
+                ) = (&decoded.command, &reply)
                 {
                     listeners.attach(*session, sink);
                 }

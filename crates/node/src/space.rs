@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lockkeeper_core::{Command, Request};
+use lockkeeper_core::{Command, Request, TreeOp};
 use openraft::async_runtime::WatchReceiver;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -173,7 +173,12 @@ pub(crate) fn frees(command: &Command<'_>) -> bool {
         Command::EndSession { .. }
         | Command::RevokeSession { .. }
         | Command::RevokeHold { .. }
+        | Command::ResumeSession { .. }
+        | Command::CollectNode { .. }
         | Command::EndSilence => true,
+        Command::Tree { ops, .. } => {
+            ops.iter().all(|op| matches!(op, TreeOp::Delete { .. } | TreeOp::Check { .. }))
+        }
         Command::OpenSession { .. } | Command::FoundCluster { .. } => false,
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Listeners {
     /// The sessions of each sink, so that a sink is forgotten without a walk.
     attached: BTreeMap<SinkKey, BTreeSet<SessionId>>,
     watches: Vec<Watch>,
+    /// Who is told of every change of the tree.
+    of_tree: Vec<Arc<dyn Sink>>,
 }
 
 struct Watch {
@@ -52,6 +54,13 @@ impl Listeners {
             self.sessions.remove(&session);
         }
         self.watches.retain(|watch| !Arc::ptr_eq(&watch.sink, sink));
+        self.of_tree.retain(|watching| !Arc::ptr_eq(watching, sink));
+    }
+
+    pub(crate) fn watch_tree(&mut self, sink: &Arc<dyn Sink>) {
+        if !self.of_tree.iter().any(|watching| Arc::ptr_eq(watching, sink)) {
+            self.of_tree.push(Arc::clone(sink));
+        }
     }
 
     pub(crate) fn watch(&mut self, prefix: &str, id: WatchId, sink: &Arc<dyn Sink>) {
@@ -66,9 +75,10 @@ impl Listeners {
     /// Closes every sink, sessions first: what they were told no longer follows from what they
     /// will be told.
     pub(crate) fn close_all(&mut self, reason: &'static str) {
-        let Self { sessions, watches, .. } = std::mem::take(self);
+        let Self { sessions, watches, of_tree, .. } = std::mem::take(self);
         sessions.into_values().for_each(|sink| sink.close(reason));
         watches.into_iter().for_each(|watch| watch.sink.close(reason));
+        of_tree.into_iter().for_each(|sink| sink.close(reason));
     }
 
     /// Tells the watches of a batch whose events come now.
@@ -76,7 +86,8 @@ impl Listeners {
         self.watches.iter().for_each(|watch| watch.sink.batch(took));
     }
 
-    /// Tells an event to the session that it concerns, and to whoever watches the lock's name.
+    /// Tells an event to the session that it concerns, and to whoever watches the lock's name or
+    /// the tree.
     pub(crate) fn tell(
         &mut self,
         event: &Event,
@@ -90,7 +101,14 @@ impl Listeners {
             sink.event(None, event, state, now);
             told.add(sink);
         }
-        if !self.watches.is_empty() {
+        if let Event::Node { .. } = event {
+            for sink in &self.of_tree {
+                sink.event(None, event, state, now);
+                told.add(sink);
+            }
+            return;
+        }
+        if !self.watches.is_empty() && !matches!(event, Event::SessionMoved { .. }) {
             let name = lock_of(event);
             let watches = self.watches.iter();
             // The watch of everything is told of sessions, too.
@@ -99,7 +117,8 @@ impl Listeners {
                 told.add(&watch.sink);
             }
         }
-        if let Event::SessionEnded { session, .. } = event
+        // Whoever goes on with a session is attached by the reply, right after this.
+        if let Event::SessionEnded { session, .. } | Event::SessionMoved { session, .. } = event
             && let Some(sink) = self.sessions.remove(session)
         {
             self.forget(*session, &sink);
@@ -124,12 +143,14 @@ fn addressee(event: &Event) -> Option<SessionId> {
         | Event::Revoked { session, .. }
         | Event::Lost { session, .. }
         | Event::SessionRevoked { session }
-        | Event::SessionEnded { session, .. } => Some(*session),
+        | Event::SessionEnded { session, .. }
+        | Event::SessionMoved { session, .. } => Some(*session),
         Event::SessionOpened { .. }
         | Event::Queued { .. }
         | Event::Granted { .. }
         | Event::Released { .. }
-        | Event::Cancelled { .. } => None,
+        | Event::Cancelled { .. }
+        | Event::Node { .. } => None,
     }
 }
 
@@ -141,9 +162,11 @@ fn lock_of(event: &Event) -> Option<&str> {
         | Event::Cancelled { lock, .. }
         | Event::Revoked { lock, .. }
         | Event::Lost { lock, .. } => Some(lock),
-        Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::SessionRevoked { .. } => {
-            None
-        }
+        Event::SessionOpened { .. }
+        | Event::SessionEnded { .. }
+        | Event::SessionRevoked { .. }
+        | Event::SessionMoved { .. }
+        | Event::Node { .. } => None,
     }
 }
 

@@ -128,6 +128,10 @@ fn row(refusal: &Refusal) -> (Code, String) {
             "an operator has asked it to end, so it takes nothing new; release what it holds, and \
              open a new session",
         ),
+        Refusal::Tree { .. } => (
+            Code::InvalidName,
+            "it is about the tree of znodes, which this protocol doesn't speak of",
+        ),
     };
     (code, words.to_owned())
 }

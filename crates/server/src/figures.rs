@@ -238,7 +238,11 @@ impl Figures {
                     self.ttl_seconds.observe(Duration::from_millis(lease.ttl_ms.into()));
                 }
             }
-            Event::Revoked { .. } | Event::SessionEnded { .. } | Event::SessionRevoked { .. } => {}
+            Event::Revoked { .. }
+            | Event::SessionEnded { .. }
+            | Event::SessionRevoked { .. }
+            | Event::SessionMoved { .. }
+            | Event::Node { .. } => {}
         }
     }
 

@@ -92,7 +92,7 @@ impl Transitions {
 fn is_read(event: &Event) -> bool {
     match event {
         Event::Revoked { .. } | Event::Lost { .. } | Event::SessionRevoked { .. } => true,
-        Event::SessionOpened { .. } | Event::SessionEnded { .. } => {
+        Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::SessionMoved { .. } => {
             tracing::enabled!(target: "lockkeeper::session", tracing::Level::DEBUG)
         }
         Event::Queued { .. }
@@ -101,6 +101,8 @@ fn is_read(event: &Event) -> bool {
         | Event::Cancelled { .. } => {
             tracing::enabled!(target: "lockkeeper::lock", tracing::Level::INFO)
         }
+        // Nobody's log is that of a tree.
+        Event::Node { .. } => false,
     }
 }
 
@@ -137,6 +139,10 @@ fn log(event: &Event) {
         Event::SessionRevoked { session } => {
             tracing::warn!(target: "lockkeeper::session", %session, event = "revoked");
         }
+        Event::SessionMoved { session, .. } => {
+            tracing::debug!(target: "lockkeeper::session", %session, event = "moved");
+        }
+        Event::Node { .. } => {}
     }
 }
 

@@ -103,6 +103,9 @@ impl Twin {
                 }
                 Reply::Done
             }
+            Command::Tree { .. } | Command::ResumeSession { .. } | Command::CollectNode { .. } => {
+                unreachable!("the model asks for locks only")
+            }
         };
         (reply, std::mem::take(&mut self.events))
     }
@@ -460,6 +463,7 @@ impl Twin {
             opened: session.opened,
             is_revoked: session.is_revoked,
             item_count: holds.len() + waits.len(),
+            ephemeral_count: 0,
             holds,
             waits,
         })

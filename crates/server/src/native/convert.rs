@@ -234,9 +234,11 @@ pub(super) fn watch_event(
             shown.reason = loss_reason(*reason).to_owned();
             ("lost", lock, session, number)
         }
-        Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::SessionRevoked { .. } => {
-            return None;
-        }
+        Event::SessionOpened { .. }
+        | Event::SessionEnded { .. }
+        | Event::SessionRevoked { .. }
+        | Event::SessionMoved { .. }
+        | Event::Node { .. } => return None,
     };
     shown.event = kind.to_owned();
     shown.lock = lock.to_string();

@@ -371,7 +371,9 @@ impl State {
             | Event::Queued { .. }
             | Event::Granted { waited_ms: None, .. }
             | Event::Released { .. }
-            | Event::Cancelled { .. } => return,
+            | Event::Cancelled { .. }
+            | Event::SessionMoved { .. }
+            | Event::Node { .. } => return,
         };
         self.send_event(body);
     }
@@ -404,6 +406,8 @@ impl Sink for Outbox {
             Some(Asked::Open(_) | Asked::Session(_)) | None => None,
         };
         let body = match reply {
+            // What is asked of the tree isn't asked here.
+            Ok(Reply::Tree(_)) => Body::Done(wire::Done {}),
             Ok(Reply::Done) => match asked {
                 Some(Asked::Open(session)) => return own.opened(id, session, state),
                 _ => Body::Done(wire::Done {}),

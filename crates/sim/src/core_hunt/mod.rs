@@ -20,7 +20,7 @@ mod world;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use lockkeeper_core::Event;
+use lockkeeper_core::{Event, NodeChange};
 
 pub use trace::Trace;
 
@@ -57,8 +57,20 @@ pub struct Tally {
 }
 
 /// The kinds of transitions, as [`Tally::transitions`] counts them.
-pub const TRANSITIONS: [&str; 8] =
-    ["opened", "ended", "session revoked", "queued", "granted", "released", "left", "lost"];
+pub const TRANSITIONS: [&str; 12] = [
+    "opened",
+    "ended",
+    "session revoked",
+    "queued",
+    "granted",
+    "released",
+    "left",
+    "lost",
+    "session moved",
+    "znode made",
+    "znode gone",
+    "znode set",
+];
 
 impl Tally {
     fn count(&mut self, event: &Event) {
@@ -71,6 +83,10 @@ impl Tally {
             Event::Released { .. } => 5,
             Event::Cancelled { .. } => 6,
             Event::Lost { .. } => 7,
+            Event::SessionMoved { .. } => 8,
+            Event::Node { change: NodeChange::Created, .. } => 9,
+            Event::Node { change: NodeChange::Deleted, .. } => 10,
+            Event::Node { change: NodeChange::DataChanged, .. } => 11,
         };
         self.transitions[kind] += 1;
     }

@@ -72,7 +72,11 @@ fn check_log(history: &History, findings: &mut Findings) {
                     });
                 }
             }
-            Event::Granted { .. } | Event::Queued { .. } | Event::SessionRevoked { .. } => {}
+            Event::Granted { .. }
+            | Event::Queued { .. }
+            | Event::SessionRevoked { .. }
+            | Event::SessionMoved { .. }
+            | Event::Node { .. } => {}
         }
         ledger.apply(event, None);
     }

@@ -67,6 +67,8 @@ impl<'a> Ledger<'a> {
             Event::SessionOpened { .. }
             | Event::SessionEnded { .. }
             | Event::SessionRevoked { .. }
+            | Event::SessionMoved { .. }
+            | Event::Node { .. }
             | Event::Revoked { .. } => {}
         }
     }
@@ -116,8 +118,10 @@ pub(super) fn lock_of(event: &Event) -> Option<&str> {
         | Event::Cancelled { lock, .. }
         | Event::Revoked { lock, .. }
         | Event::Lost { lock, .. } => Some(lock),
-        Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::SessionRevoked { .. } => {
-            None
-        }
+        Event::SessionOpened { .. }
+        | Event::SessionEnded { .. }
+        | Event::SessionRevoked { .. }
+        | Event::SessionMoved { .. }
+        | Event::Node { .. } => None,
     }
 }

@@ -1,0 +1,145 @@
+//! The invariants of the tree.
+
+use super::acl::bytes;
+use super::node::{Kind, Znode};
+use super::path::{FIXED, Key, Place, check_znode_path};
+use super::{Tree, ephemeral_order, path_order, quota, session_order};
+use crate::{
+    EPHEMERALS_PER_SESSION_MAX, Revision, Stamp, ZNODE_ACL_BYTES_MAX, ZNODE_DATA_BYTES_MAX,
+    ZNODE_TTL_MS_MAX,
+};
+
+/// What is counted on a walk over all znodes.
+#[derive(Default)]
+struct Counted {
+    nodes: usize,
+    /// Znodes with children by their own count, and by those that were seen.
+    parents: usize,
+    families: usize,
+    ephemerals: usize,
+    transient: usize,
+    quotas: usize,
+    bytes: u64,
+}
+
+impl Tree {
+    /// Walks all invariants, but for those that concern sessions.
+    ///
+    /// # Errors
+    ///
+    /// The first that doesn't hold, in words.
+    pub(crate) fn check(&self, revision: Revision, stamp: Stamp) -> Result<(), String> {
+        for path in FIXED {
+            let node = Place::of(path).and_then(|place| self.at(place));
+            let is_fixed = node.is_some_and(|node| node.kind == Kind::Persistent);
+            ensure(is_fixed, &format!("{path} is missing, or another kind of znode"))?;
+        }
+        let mut counted = Counted::default();
+        let mut previous: Option<&Key> = None;
+        let mut family = None;
+        for (key, node) in self.nodes.iter() {
+            let place = key.place();
+            let named = |broken: String| format!("znode {:?}: {broken}", key.path());
+            let is_ordered = previous.is_none_or(|previous| previous.place() < place);
+            ensure(is_ordered, "znodes are not in order")?;
+            previous = Some(key);
+            self.check_node(key, node, &mut counted).map_err(named)?;
+            check_moments(node, revision, stamp).map_err(named)?;
+            if place.is_root() {
+                continue;
+            }
+            // The children of one parent are neighbours.
+            match &mut family {
+                Some((parent, count)) if *parent == place.parent => *count += 1,
+                _ => {
+                    self.check_family(family)?;
+                    counted.families += 1;
+                    family = Some((place.parent, 1));
+                }
+            }
+        }
+        self.check_family(family)?;
+        self.check_counts(&counted)
+    }
+
+    fn check_node(&self, key: &Key, node: &Znode, counted: &mut Counted) -> Result<(), String> {
+        let path = key.path();
+        ensure(check_znode_path(path).is_ok(), "the path is none")?;
+        ensure(self.at(key.place()).is_some(), "it isn't found where it is")?;
+        ensure(node.data_len() <= ZNODE_DATA_BYTES_MAX, "more data than allowed")?;
+        ensure(bytes(node.acl.iter()) <= ZNODE_ACL_BYTES_MAX, "the access list is too long")?;
+        counted.nodes += 1;
+        counted.bytes += (path.len() + node.data_len()) as u64;
+        counted.parents += usize::from(node.child_count > 0);
+        match node.kind {
+            Kind::Persistent => {}
+            Kind::Ephemeral(session) => {
+                counted.ephemerals += 1;
+                ensure(node.child_count == 0, "it is ephemeral and has children")?;
+                let known = self.ephemerals.get(ephemeral_order(session, path));
+                ensure(known.is_some(), "its owner doesn't know it")?;
+            }
+            Kind::Container | Kind::Ttl { .. } => {
+                counted.transient += 1;
+                let known = self.transient.get(path_order(path));
+                ensure(known.is_some(), "it would never be collected")?;
+            }
+        }
+        if let Kind::Ttl { ms } = node.kind {
+            ensure((1..=ZNODE_TTL_MS_MAX).contains(&ms), "its time to live is out of range")?;
+        }
+        if let Some(of) = quota::path_of_limits(path) {
+            counted.quotas += 1;
+            ensure(self.quotas.get(path_order(of)).is_some(), "its quota isn't known")?;
+        }
+        // Those that are there from the beginning were never made.
+        let fixed = FIXED.iter().filter(|fixed| {
+            Place::of(fixed)
+                .is_some_and(|place| !place.is_root() && place.above() == Some(key.place()))
+        });
+        let most = node.created.saturating_add(fixed.count() as u64);
+        ensure(u64::from(node.child_count) <= most, "more children than were ever made")
+    }
+
+    fn check_family(&self, family: Option<(&str, u32)>) -> Result<(), String> {
+        let Some((path, count)) = family else { return Ok(()) };
+        let place = if path.is_empty() { Place::of(super::ROOT) } else { Place::of(path) };
+        let parent = place.and_then(|place| self.at(place));
+        let parent = parent.ok_or_else(|| format!("the parent {path:?} is missing"))?;
+        ensure(parent.owner().is_none(), &format!("{path:?} is ephemeral and has children"))?;
+        let is_counted = parent.child_count == count;
+        ensure(is_counted, &format!("the children of {path:?} are miscounted"))
+    }
+
+    fn check_counts(&self, counted: &Counted) -> Result<(), String> {
+        ensure(counted.families == counted.parents, "parents are miscounted")?;
+        let is_counted = counted.nodes == self.nodes.len()
+            && counted.ephemerals == self.ephemerals.len()
+            && counted.transient == self.transient.len()
+            && counted.quotas == self.quotas.len()
+            && counted.bytes == self.bytes;
+        ensure(is_counted, "znodes or their bytes are miscounted")?;
+        let mut owned = 0;
+        for (&session, &count) in self.owners.iter() {
+            let is_counted = count > 0 && self.ephemerals(session).count() == count;
+            ensure(is_counted, "a session's ephemeral znodes are miscounted")?;
+            ensure(count <= EPHEMERALS_PER_SESSION_MAX, "more ephemeral znodes than allowed")?;
+            ensure(self.owners.get(session_order(session)).is_some(), "an owner is misplaced")?;
+            owned += count;
+        }
+        ensure(owned == counted.ephemerals, "an owner of ephemeral znodes is forgotten")
+    }
+}
+
+fn check_moments(node: &Znode, revision: Revision, stamp: Stamp) -> Result<(), String> {
+    let newest = node.czxid.max(node.mzxid).max(node.pzxid);
+    ensure(newest <= revision, "a zxid is ahead of the revision")?;
+    let is_first = node.czxid <= node.mzxid && node.czxid <= node.pzxid;
+    ensure(is_first, "it was changed before it was made")?;
+    let is_past = node.ctime <= node.mtime && node.mtime <= stamp;
+    ensure(is_past, "it was made or set after the newest stamp")
+}
+
+fn ensure(holds: bool, broken: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(broken.to_owned()) }
+}

@@ -1,0 +1,190 @@
+//! The tree of znodes, as ZooKeeper's clients know it.
+//!
+//! One map holds all znodes, in the order of parent and name ([`path`]), so that a listing is a
+//! walk along neighbours. It lies in copy-on-write pages: a clone freezes it at once, and no
+//! command pays for more than a few pages after that, however many children a znode has.
+//!
+//! Three rules keep it small:
+//!
+//! - **Three strokes.** `put`, `take` and `change` are all that writes to the map. What can be
+//!   derived (who owns what, what can be collected, where quotas are, how many bytes) is kept by
+//!   them, and so is the means to undo ([`write`]).
+//! - **All or nothing.** Operations are executed in order, each seeing those before. When one
+//!   fails, the strokes of the earlier ones are undone, last first.
+//! - **One counter.** The zxid of a change is the revision of its command.
+//!
+//! What a znode's fields mean, and in which order an operation is checked, is ZooKeeper's, to the
+//! letter: clients see the first failure.
+
+mod acl;
+mod check;
+mod node;
+mod path;
+mod quota;
+mod record;
+mod terms;
+mod view;
+mod write;
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+pub use acl::{NodeAcl, perms};
+pub(crate) use node::{Kind, Znode};
+pub use path::check_znode_path;
+use path::{FIXED, Key, Place, ROOT};
+pub(crate) use record::ZnodeRecord;
+pub use terms::{AclRef, IdRef, NodeChange, NodeKind, Stat, TreeError, TreeOp, TreeReply};
+pub use view::NodeView;
+pub(crate) use write::{Asker, Writer};
+
+use crate::pages::Pages;
+use crate::{Revision, SessionId, Stamp};
+
+/// All znodes. Its methods are queries; commands alone change it.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    nodes: Pages<Key, Arc<Znode>>,
+    /// Every ephemeral znode, behind its owner.
+    ephemerals: Pages<(SessionId, Arc<str>), ()>,
+    /// How many ephemeral znodes each session has, if any.
+    owners: Pages<SessionId, usize>,
+    /// Containers, and znodes with a time to live.
+    transient: Pages<Arc<str>, ()>,
+    /// The paths that have a quota.
+    quotas: Pages<Arc<str>, ()>,
+    /// Of all paths and data.
+    bytes: u64,
+}
+
+impl Default for Tree {
+    /// The tree of a new cluster.
+    fn default() -> Self {
+        let mut tree = Self::void();
+        for path in FIXED {
+            let mut node = Znode::fixed();
+            if path == "/zookeeper/config" {
+                node.acl = NodeAcl::read_only();
+                node.aversion = -1;
+            }
+            tree.put(Key::new(path.into()).expect("it has a slash"), Arc::new(node));
+            if path != ROOT {
+                let above = Place::of(path).and_then(Place::above).expect("it has a parent");
+                tree.change(above, |parent| parent.child_count += 1);
+            }
+        }
+        tree
+    }
+}
+
+impl Tree {
+    /// Without even a root: what a snapshot is read into.
+    pub(crate) fn void() -> Self {
+        Self {
+            nodes: Pages::default(),
+            ephemerals: Pages::default(),
+            owners: Pages::default(),
+            transient: Pages::default(),
+            quotas: Pages::default(),
+            bytes: 0,
+        }
+    }
+
+    /// Without what went with its session, as if each had ended.
+    pub(crate) fn without_ephemerals(&self, zxid: Revision, at: Stamp) -> Self {
+        let mut tree = self.clone();
+        let sessions: Vec<SessionId> = tree.owners().map(|(session, _)| session).collect();
+        let mut writer = Writer { tree: &mut tree, zxid, at, events: &mut Vec::new() };
+        sessions.into_iter().for_each(|session| writer.end_session(session));
+        tree
+    }
+
+    fn at(&self, place: Place<'_>) -> Option<&Arc<Znode>> {
+        self.nodes.get(place.order()).map(|(_, node)| node)
+    }
+
+    /// Adds a znode where there is none. Its parent's fields are the caller's to change.
+    pub(crate) fn put(&mut self, key: Key, node: Arc<Znode>) {
+        let path = key.path();
+        self.bytes += (path.len() + node.data_len()) as u64;
+        match node.kind {
+            Kind::Persistent => {}
+            Kind::Ephemeral(session) => {
+                let order = ephemeral_order(session, path);
+                self.ephemerals.insert((session, path.clone()), (), order);
+                match self.owners.get_mut(session_order(session)) {
+                    Some(count) => *count += 1,
+                    None => drop(self.owners.insert(session, 1, session_order(session))),
+                }
+            }
+            Kind::Container | Kind::Ttl { .. } => {
+                self.transient.insert(path.clone(), (), path_order(path));
+            }
+        }
+        if let Some(of) = quota::path_of_limits(path) {
+            self.quotas.insert(of.into(), (), path_order(of));
+        }
+        let path = path.clone();
+        let place = Place::of(&path).expect("a key has a slash");
+        let earlier = self.nodes.insert(key, node, place.order());
+        debug_assert!(earlier.is_none(), "a znode is put over another");
+    }
+
+    /// Takes a znode out. Its parent's fields are the caller's to change.
+    pub(crate) fn take(&mut self, place: Place<'_>) -> (Key, Arc<Znode>) {
+        let taken = self.nodes.remove(place.order());
+        let (key, node) = taken.expect("only a znode that was found is taken");
+        let path = key.path();
+        self.bytes -= (path.len() + node.data_len()) as u64;
+        match node.kind {
+            Kind::Persistent => {}
+            Kind::Ephemeral(session) => {
+                self.ephemerals.remove(ephemeral_order(session, path));
+                let count = self.owners.get_mut(session_order(session));
+                let count = count.expect("an owner is counted");
+                *count -= 1;
+                if *count == 0 {
+                    self.owners.remove(session_order(session));
+                }
+            }
+            Kind::Container | Kind::Ttl { .. } => {
+                self.transient.remove(path_order(path));
+            }
+        }
+        if let Some(of) = quota::path_of_limits(path) {
+            self.quotas.remove(path_order(of));
+        }
+        (key, node)
+    }
+
+    /// Changes a znode, but not its kind.
+    pub(crate) fn change(&mut self, place: Place<'_>, change: impl FnOnce(&mut Znode)) {
+        let node = self.nodes.get_mut(place.order());
+        let node = Arc::make_mut(node.expect("only a znode that was found is changed"));
+        let before = node.data_len();
+        change(node);
+        self.bytes += node.data_len() as u64;
+        self.bytes -= before as u64;
+    }
+
+    /// Makes a znode again what it was.
+    fn restore(&mut self, place: Place<'_>, before: Arc<Znode>) {
+        let node = self.nodes.get_mut(place.order());
+        let node = node.expect("what was changed is there until that is undone");
+        self.bytes += before.data_len() as u64;
+        self.bytes -= node.data_len() as u64;
+        *node = before;
+    }
+}
+
+fn path_order(sought: &str) -> impl Fn(&Arc<str>) -> Ordering {
+    move |path| (**path).cmp(sought)
+}
+
+fn session_order(sought: SessionId) -> impl Fn(&SessionId) -> Ordering {
+    move |session| session.cmp(&sought)
+}
+
+fn ephemeral_order(session: SessionId, path: &str) -> impl Fn(&(SessionId, Arc<str>)) -> Ordering {
+    move |(owner, of)| owner.cmp(&session).then_with(|| (**of).cmp(path))
+}

@@ -1,0 +1,172 @@
+//! Where a znode is.
+//!
+//! The map of the tree is ordered by the parent's path and then by the name, so that the children
+//! of a znode are neighbours, and every znode comes after its parent. The root is the one znode
+//! with an empty name; its children's parent is written as the empty path.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::terms::TreeError;
+use crate::ZNODE_PATH_BYTES_MAX;
+
+/// The root's path.
+pub(crate) const ROOT: &str = "/";
+
+/// What can't be deleted.
+pub(crate) const FIXED: [&str; 4] = [ROOT, "/zookeeper", "/zookeeper/quota", "/zookeeper/config"];
+
+/// A znode's path, and where in it the name begins.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    path: Arc<str>,
+    name_at: u32,
+}
+
+impl Key {
+    /// `None` if there is no slash in it, or it is longer than any.
+    pub(crate) fn new(path: Arc<str>) -> Option<Self> {
+        let name_at = u32::try_from(path.rfind('/')? + 1).ok()?;
+        Some(Self { path, name_at })
+    }
+
+    pub(crate) fn path(&self) -> &Arc<str> {
+        &self.path
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.path[self.name_at as usize..]
+    }
+
+    pub(crate) fn place(&self) -> Place<'_> {
+        let name_at = self.name_at as usize;
+        Place { parent: &self.path[..name_at - 1], name: &self.path[name_at..] }
+    }
+}
+
+/// A place in the order of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place<'a> {
+    /// Its path; empty for the root.
+    pub(crate) parent: &'a str,
+    pub(crate) name: &'a str,
+}
+
+impl<'a> Place<'a> {
+    /// `None` if there is no slash in the path: then there is no such znode.
+    pub(crate) fn of(path: &'a str) -> Option<Self> {
+        let (parent, name) = path.rsplit_once('/')?;
+        Some(Self { parent, name })
+    }
+
+    /// The place of the znode above; that of the root is its own.
+    pub(crate) fn above(self) -> Option<Self> {
+        if self.parent.is_empty() { Self::of(ROOT) } else { Self::of(self.parent) }
+    }
+
+    /// Before the first child of the znode at `path`.
+    pub(crate) fn before_children(path: &'a str) -> Self {
+        Self { parent: if path == ROOT { "" } else { path }, name: "" }
+    }
+
+    pub(crate) fn is_root(self) -> bool {
+        self.parent.is_empty() && self.name.is_empty()
+    }
+
+    /// How a key lies to this place.
+    pub(crate) fn order(self) -> impl Fn(&Key) -> Ordering {
+        move |key| {
+            let at = key.name_at as usize;
+            let bytes = key.path.as_bytes();
+            let by_parent = bytes[..at - 1].cmp(self.parent.as_bytes());
+            by_parent.then_with(|| bytes[at..].cmp(self.name.as_bytes()))
+        }
+    }
+}
+
+/// The path of the znode above; `None` above the root.
+pub(crate) fn parent(path: &str) -> Option<&str> {
+    match path.rsplit_once('/')? {
+        ("", "") => None,
+        ("", _) => Some(ROOT),
+        (parent, _) => Some(parent),
+    }
+}
+
+/// Whether `path` can be that of a znode, by the rules of ZooKeeper.
+///
+/// # Errors
+///
+/// [`TreeError::BadArguments`].
+pub fn check_znode_path(path: &str) -> Result<(), TreeError> {
+    let is_segment = |segment: &str| !matches!(segment, "" | "." | "..");
+    let is_sound = path.len() <= ZNODE_PATH_BYTES_MAX
+        && !path.chars().any(is_forbidden)
+        && (path == ROOT
+            || path.strip_prefix('/').is_some_and(|path| path.split('/').all(is_segment)));
+    if is_sound { Ok(()) } else { Err(TreeError::BadArguments) }
+}
+
+/// Control characters, and what ZooKeeper's UTF-16 takes for surrogates, private or special.
+fn is_forbidden(letter: char) -> bool {
+    matches!(letter,
+        '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_as_zookeeper_has_them() {
+        for sound in ["/", "/a", "/a/b", "/...", "/a.", "/.a", "/ ", "/ä", "/\u{ffef}", "/a:b"] {
+            assert_eq!(check_znode_path(sound), Ok(()), "{sound:?}");
+        }
+        let long = format!("/{}", "x".repeat(ZNODE_PATH_BYTES_MAX));
+        for unsound in [
+            "",
+            "a",
+            "a/b",
+            "//",
+            "/a/",
+            "/a//b",
+            "//a",
+            "/.",
+            "/..",
+            "/a/./b",
+            "/a/../b",
+            "/\0",
+            "/\x1f",
+            "/\x7f",
+            "/\u{9f}",
+            "/\u{e000}",
+            "/\u{f8ff}",
+            "/\u{fff0}",
+            "/😀",
+            &long,
+        ] {
+            assert_eq!(check_znode_path(unsound), Err(TreeError::BadArguments), "{unsound:?}");
+        }
+    }
+
+    #[test]
+    fn children_are_neighbours_behind_their_parent() {
+        let paths = ["/", "/a", "/a-", "/a.b", "/b", "/a/x", "/a/y", "/a-/x", "/a/x/0"];
+        let mut places: Vec<_> = paths.iter().map(|path| Place::of(path).unwrap()).collect();
+        places.sort();
+        for (at, place) in places.iter().enumerate() {
+            let above = places.iter().position(|other| Some(*other) == place.above()).unwrap();
+            assert!(above < at || place.is_root());
+        }
+        let of_a: Vec<_> = places.iter().map(|place| place.parent == "/a").collect();
+        assert_eq!(of_a.iter().skip_while(|of| !**of).take_while(|of| **of).count(), 2);
+        assert_eq!(parent("/a/b"), Some("/a"));
+        assert_eq!(parent("/a"), Some("/"));
+        assert_eq!(parent("/"), None);
+        for path in paths {
+            let key = Key::new(path.into()).unwrap();
+            assert_eq!(key.place(), Place::of(path).unwrap());
+            assert!(key.place().order()(&key).is_eq());
+        }
+    }
+}
