@@ -1,8 +1,8 @@
 //! The state machine: commands as bytes, commands with absurd figures, and snapshots.
 
 use lockkeeper_core::{
-    ClusterId, Command, EndReason, Mode, Number, OwnerRef, Request, Secret, SessionId, Stamp,
-    StateMachine, Token,
+    AclRef, ClusterId, Command, EndReason, IdRef, Mode, NodeKind, Number, OwnerRef, Request,
+    Secret, SessionId, Stamp, StateMachine, Token, TreeOp,
 };
 
 use crate::harness::Target;
@@ -214,6 +214,7 @@ impl Choices<'_> {
                 let (lock, if_token) = (self.name(), self.token(revision));
                 Command::RevokeHold { lock, if_token, now: self.pick(&[false, true]) }
             }
+            15 if self.byte().unwrap_or(0) % 8 > 1 => self.tree_command(revision),
             _ => self
                 .pick(
                     &[
@@ -225,6 +226,79 @@ impl Choices<'_> {
                 )
                 .clone(),
         }
+    }
+
+    fn tree_command(&mut self, revision: u64) -> Command<'static> {
+        let session = self.session();
+        let connection = self.pick(&[0, 0, 0, 1, u64::MAX]);
+        match self.byte().unwrap_or(0) % 16 {
+            0 => {
+                let secret = Secret([self.byte().unwrap_or(0) % 2; 16]);
+                let ttl_ms = self.pick(&[10_000, 200, 0, u32::MAX]);
+                Command::ResumeSession { session, secret, ttl_ms, connection }
+            }
+            1 => Command::CollectNode { path: self.path() },
+            count => Command::Tree {
+                session,
+                connection,
+                ids: vec![self.id(); usize::from(count % 3)],
+                enforce_quota: revision % 2 == 0,
+                ops: (0..count / 4).map(|_| self.operation()).collect(),
+            },
+        }
+    }
+
+    fn operation(&mut self) -> TreeOp<'static> {
+        let (path, version) = (self.path(), self.pick(&[-1, -1, 0, 1, i32::MIN, i32::MAX]));
+        let data = self.pick(&[None, Some(&b"x"[..]), Some(b""), Some(b"countHardLimit=2")]);
+        let entry = AclRef { perms: self.pick(&[31, 31, 1, 0, -1]), id: self.id() };
+        let acl = vec![entry; self.pick(&[1, 1, 1, 2, 0])];
+        match self.byte().unwrap_or(0) % 8 {
+            0..=3 => {
+                let ttl = NodeKind::Ttl { ms: self.figure() };
+                let kind = self.pick(&[
+                    NodeKind::Persistent,
+                    NodeKind::Ephemeral,
+                    NodeKind::Container,
+                    ttl,
+                ]);
+                let sequential = self.pick(&[false, true]);
+                TreeOp::Create { path, data, acl, kind, sequential }
+            }
+            4 => TreeOp::Delete { path, version },
+            5 => TreeOp::SetData { path, data, version },
+            6 => TreeOp::SetAcl { path, acl, version },
+            _ => TreeOp::Check { path, version },
+        }
+    }
+
+    fn path(&mut self) -> &'static str {
+        self.pick(&[
+            "/a",
+            "/a/b",
+            "/a/0000000000",
+            "/a/",
+            "/zookeeper/quota/a",
+            "/zookeeper/quota/a/zookeeper_limits",
+            "/zookeeper/quota/a/zookeeper_stats",
+            "/",
+            "",
+            "a",
+            "/a/\u{fffe}",
+            "/a\0",
+        ])
+    }
+
+    fn id(&mut self) -> IdRef<'static> {
+        let (scheme, id) = self.pick(&[
+            ("world", "anyone"),
+            ("world", "anyone"),
+            ("digest", "jo:x"),
+            ("ip", "10.0.0.1/8"),
+            ("super", ""),
+            ("", "ü"),
+        ]);
+        IdRef { scheme, id }
     }
 
     fn request(&mut self, kind: u8, revision: u64) -> Request<'static> {
@@ -268,10 +342,10 @@ fn state_seeds() -> Vec<Vec<u8>> {
 }
 
 /// Two sessions, and something of everything: kind, stamp, then the command's own choices.
-const BUSY: [u8; 78] = [
+const BUSY: [u8; 100] = [
     10, 1, 0, 0, 0, 0, 2, 0, // session 1, two labels
     11, 1, 1, 1, 0, 0, 0, 0, // session 2
-    15, 1, 1, // the cluster
+    15, 1, 0, 1, // the cluster
     0, 2, 0, 1, 1, 0, 0, 0, 0, // 1 takes "a"
     0, 2, 1, 1, 1, 0, 0, 0, 0, // 2 waits for it
     1, 3, 0, 2, 1, 1, 1, 0, 2, // 1 shares "b", with a purpose
@@ -279,4 +353,7 @@ const BUSY: [u8; 78] = [
     3, 3, 0, 3, 1, 2, 2, 0, 0, // 1 takes two of the pool
     4, 3, 1, 3, 1, 2, 2, 0, 0, // 2 waits for as many
     14, 4, 1, 4, 0, // a hold of "b" is asked back
+    15, 5, 2, 0, 0, 8, // 1 does two things to the tree
+    0, 0, 1, 0, 0, 0, 0, 0, 0, // it makes "/a", and
+    1, 0, 1, 0, 0, 0, // "/a/b", ephemeral
 ];

@@ -159,7 +159,7 @@ mod tests {
     use crate::dedup::{Answers, Asked};
     use crate::lock::{Ticket, Waiter};
     use crate::testing::{A, B, busy_state};
-    use crate::{Number, Reply, Stamp, Token};
+    use crate::{Command, EndReason, Number, Reply, Stamp, Token};
 
     #[test]
     fn a_forged_violation_is_named() {
@@ -195,6 +195,7 @@ mod tests {
         (share_and_take_permits, "different families"),
         (take_what_is_waited_for, "could go in, but waits"),
         (|state| lock(state, "printer").queue(Ticket(1), stranger()), "another family"),
+        (lose_an_owner, "an ephemeral znode hangs on nobody alive"),
     ];
 
     const ONE: Mode = Mode::Permits { take: 1, of: 3 };
@@ -241,6 +242,14 @@ mod tests {
         lock(state, "printer").leave(hold.token);
         session(state, hold.session).handles.remove(&hold.number());
         state.hold_count -= 1;
+    }
+
+    /// Its znodes stay behind, which no ending lets happen.
+    fn lose_an_owner(state: &mut StateMachine) {
+        let tree = state.tree.clone();
+        let end = Command::EndSession { session: B, reason: EndReason::Closed };
+        state.apply(state.stamp, &end, &mut Vec::new());
+        state.tree = tree;
     }
 
     fn stranger() -> Waiter {

@@ -483,7 +483,10 @@ const WRITE_BYTES: usize = 64 * 1_024;
 mod tests {
     use super::*;
     use crate::testing::{A, B, busy_state};
-    use crate::{Command, EndReason};
+    use crate::{
+        AclRef, Command, EndReason, IdRef, NodeKind, Refusal, Reply, TreeError, TreeOp,
+        ZNODE_ACL_BYTES_MAX, ZNODE_DATA_BYTES_MAX, ZNODE_PATH_BYTES_MAX,
+    };
 
     #[test]
     fn what_is_read_writes_the_same_again() {
@@ -497,6 +500,66 @@ mod tests {
             assert_eq!(read.session(A), state.session(A));
             assert_eq!(read.lock("printer", 9), state.lock("printer", 9));
         }
+    }
+
+    /// Path, data and access list at their limits make one record.
+    #[test]
+    fn the_largest_znode_is_written_and_read() {
+        let mut state = busy_state();
+        let path = format!("/{}", "p".repeat(ZNODE_PATH_BYTES_MAX - 1));
+        let data = vec![b'd'; ZNODE_DATA_BYTES_MAX];
+        let short = AclRef { perms: i32::MIN, id: IdRef { scheme: "", id: "" } };
+        let acl = vec![short; ZNODE_ACL_BYTES_MAX / 16];
+        let create = |acl: &[AclRef<'static>]| Command::Tree {
+            session: A,
+            connection: 0,
+            ids: Vec::new(),
+            enforce_quota: false,
+            ops: vec![TreeOp::Create {
+                path: &path,
+                data: Some(&data),
+                acl: acl.to_vec(),
+                kind: NodeKind::Persistent,
+                sequential: false,
+            }],
+        };
+        let stamp = state.stamp();
+        let reply = state.apply(stamp, &create(&[short].repeat(acl.len() + 1)), &mut Vec::new());
+        let error = TreeError::InvalidAcl;
+        assert_eq!(reply, Reply::Refused(Refusal::Tree { index: 0, error }));
+        let reply = state.apply(stamp, &create(&acl), &mut Vec::new());
+        assert!(matches!(reply, Reply::Tree(_)), "{reply:?}");
+        let bytes = written(&state);
+        let read = StateMachine::read_snapshot(&mut &bytes[..]).unwrap();
+        assert_eq!(written(&read), bytes);
+        assert_eq!(read.tree().node(&path).unwrap().data, Some(&data[..]));
+        // What says to be longer still is not believed.
+        let at = bytes.windows(2).position(|pair| pair == LONG.to_le_bytes()).unwrap();
+        let mut longer = bytes[..at + 2].to_vec();
+        longer.extend_from_slice(&(RECORD_BYTES_MAX as u32 + 1).to_le_bytes());
+        let error = StateMachine::read_snapshot(&mut &longer[..]).unwrap_err();
+        assert_eq!(error.to_string(), "a record's length is out of range");
+    }
+
+    /// The state of `busy_state` as the first version wrote it, but for the tree.
+    #[test]
+    fn version_1_is_read_with_the_tree_of_a_new_cluster() {
+        let mut state = busy_state();
+        state.tree = Tree::default();
+        state.sessions.get_mut(&B).unwrap().connection = 0;
+        let bytes = written(&state);
+        let znodes = state.tree.iter().map(|(path, node)| {
+            let record = Record::Znode(node.record(path));
+            2 + postcard::to_extend(&record, Vec::new()).unwrap().len()
+        });
+        let mut first = bytes[..bytes.len() - 3 - znodes.sum::<usize>()].to_vec();
+        first.extend_from_slice(&bytes[bytes.len() - 3..]);
+        first[MAGIC.len()] = 1;
+        let read = StateMachine::read_snapshot(&mut &first[..]).unwrap();
+        assert_eq!(written(&read), bytes);
+        first[MAGIC.len()] = 2;
+        let error = StateMachine::read_snapshot(&mut &first[..]).unwrap_err();
+        assert!(error.to_string().starts_with("the tree is missing"), "{error}");
     }
 
     #[test]

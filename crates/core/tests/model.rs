@@ -7,8 +7,8 @@
 mod twin;
 
 use lockkeeper_core::{
-    Command, EndReason, Mode, Number, OwnerRef, Request, Secret, SessionId, Stamp, StateMachine,
-    Token,
+    AclRef, Command, EndReason, Event, IdRef, Mode, NodeAcl, NodeKind, Number, OwnerRef, Request,
+    Secret, SessionId, Stamp, StateMachine, Token, TreeError, TreeOp,
 };
 use proptest::prelude::*;
 
@@ -40,6 +40,8 @@ struct Pair {
     now_ms: u64,
     /// By session: the newest number used.
     numbers: [u64; SESSIONS.len()],
+    /// By session: the newest connection.
+    connections: [u64; SESSIONS.len()],
 }
 
 impl Pair {
@@ -53,6 +55,7 @@ impl Pair {
             frozen: Vec::new(),
             now_ms: 1_000,
             numbers: [0; SESSIONS.len()],
+            connections: [0; SESSIONS.len()],
         };
         for session in 0..SESSIONS.len() {
             pair.apply(&open(session, 1));
@@ -94,6 +97,7 @@ impl Pair {
                 let reason = EndReason::Expired;
                 self.apply(&Command::EndSession { session: session_id, reason });
                 self.numbers[*session] = 0;
+                self.connections[*session] = 0;
                 self.apply(&open(*session, 1));
             }
             Step::RevokeSession { session } => {
@@ -103,6 +107,26 @@ impl Pair {
                 let if_token = self.token(*lock, *nth);
                 self.apply(&Command::RevokeHold { lock: LOCKS[*lock], if_token, now: *now });
             }
+            Step::Tree { session, late, as_jo, enforce_quota, ops } => {
+                let connection = self.connections[*session].saturating_sub(u64::from(*late));
+                self.apply(&Command::Tree {
+                    session: SESSIONS[*session],
+                    connection,
+                    ids: if *as_jo { vec![JO] } else { Vec::new() },
+                    enforce_quota: *enforce_quota,
+                    ops: ops.clone(),
+                });
+            }
+            Step::Resume { session, secret } => {
+                let connection = self.connections[*session] + 1;
+                let (id, ttl_ms) = (SESSIONS[*session], 2_000);
+                let secret = Secret([*secret; 16]);
+                if self.machine.authenticate(id, &secret) == Some(true) {
+                    self.connections[*session] = connection;
+                }
+                self.apply(&Command::ResumeSession { session: id, secret, ttl_ms, connection });
+            }
+            Step::Collect { path } => self.apply(&Command::CollectNode { path }),
             Step::EndSilence => self.apply(&Command::EndSilence),
             Step::Freeze => self.frozen.push((self.machine.clone(), written(&self.machine))),
             Step::Reload => {
@@ -120,7 +144,7 @@ impl Pair {
         let reply = self.machine.apply(at, command, &mut events);
         let (twins_reply, twins_events) = self.twin.apply(at, command);
         assert_eq!(reply, twins_reply, "reply to {command:?}");
-        assert_eq!(events, twins_events, "events of {command:?}");
+        assert_eq!(without_lists(&events), twins_events, "events of {command:?}");
         self.machine.check().unwrap_or_else(|broken| panic!("after {command:?}: {broken}"));
         self.compare_views();
 
@@ -129,6 +153,8 @@ impl Pair {
     }
 
     fn compare_views(&self) {
+        let now = self.machine.stamp();
+        self.twin.tree.compare(self.machine.tree(), &SESSIONS, now);
         assert_eq!(self.machine.revision().0, self.twin.revision);
         assert_eq!(self.machine.counts(), self.twin.counts());
         for name in LOCKS {
@@ -158,6 +184,17 @@ impl Pair {
             clone.check().unwrap();
         }
     }
+}
+
+/// The twin's events are told without access lists.
+fn without_lists(events: &[Event]) -> Vec<Event> {
+    let mut events = events.to_vec();
+    for event in &mut events {
+        if let Event::Node { acl, .. } = event {
+            *acl = NodeAcl::default();
+        }
+    }
+    events
 }
 
 fn written(machine: &StateMachine) -> Vec<u8> {
@@ -197,6 +234,21 @@ enum Step {
         nth: usize,
         now: bool,
     },
+    /// `late`: over the connection before the newest.
+    Tree {
+        session: usize,
+        late: bool,
+        as_jo: bool,
+        enforce_quota: bool,
+        ops: Vec<TreeOp<'static>>,
+    },
+    Resume {
+        session: usize,
+        secret: u8,
+    },
+    Collect {
+        path: &'static str,
+    },
     EndSilence,
     Freeze,
     Reload,
@@ -231,8 +283,13 @@ fn step() -> impl Strategy<Value = Step> {
         nth,
         now,
     });
+    let resume =
+        (session.clone(), 1..3_u8).prop_map(|(session, secret)| Step::Resume { session, secret });
     prop_oneof![
         60 => ask_step,
+        60 => tree_step(),
+        2 => resume,
+        2 => prop::sample::select(&PATHS[..]).prop_map(|path| Step::Collect { path }),
         1 => open_step,
         3 => session.clone().prop_map(|session| Step::End { session }),
         1 => session.prop_map(|session| Step::RevokeSession { session }),
@@ -240,6 +297,67 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::EndSilence),
         1 => Just(Step::Freeze),
         1 => Just(Step::Reload),
+    ]
+}
+
+fn tree_step() -> impl Strategy<Value = Step> {
+    let count = prop_oneof![3 => Just(1_usize), 1 => 2..5_usize];
+    let ops = count.prop_flat_map(|count| prop::collection::vec(operation(), count));
+    let flags = (prop::bool::weighted(0.05), prop::bool::weighted(0.3), any::<bool>());
+    (0..SESSIONS.len(), flags, ops).prop_map(|(session, (late, as_jo, enforce_quota), ops)| {
+        Step::Tree { session, late, as_jo, enforce_quota, ops }
+    })
+}
+
+fn operation() -> impl Strategy<Value = TreeOp<'static>> {
+    let path = || prop::sample::select(&PATHS[..]);
+    let data = || prop::sample::select(&DATA[..]);
+    let version = || prop_oneof![4 => Just(-1), 2 => Just(0), 1 => Just(1)];
+    let kinds = [
+        NodeKind::Persistent,
+        NodeKind::Ephemeral,
+        NodeKind::Ephemeral,
+        NodeKind::Container,
+        NodeKind::Ttl { ms: 30 },
+        NodeKind::Ttl { ms: 0 },
+    ];
+    let kind = prop::sample::select(kinds.to_vec());
+    let create = (path(), data(), acl(), kind, prop::bool::weighted(0.3)).prop_map(
+        |(path, data, acl, kind, sequential)| TreeOp::Create { path, data, acl, kind, sequential },
+    );
+    let set_data = (path(), data(), version()).prop_map(|(path, data, version)| TreeOp::SetData {
+        path,
+        data,
+        version,
+    });
+    let set_acl = (path(), acl(), version()).prop_map(|(path, acl, version)| TreeOp::SetAcl {
+        path,
+        acl,
+        version,
+    });
+    prop_oneof![
+        16 => create,
+        8 => (path(), version()).prop_map(|(path, version)| TreeOp::Delete { path, version }),
+        4 => set_data,
+        2 => set_acl,
+        2 => (path(), version()).prop_map(|(path, version)| TreeOp::Check { path, version }),
+        2 => prop::sample::select(&QUOTA[..]).prop_map(limit),
+        1 => Just(TreeOp::Fail(TreeError::Unimplemented)),
+    ]
+}
+
+/// A part of the quota on `/q`.
+fn limit(path: &'static str) -> TreeOp<'static> {
+    let data = Some(&b"count=1,bytes=1=;byteHardLimit=20;countHardLimit=4"[..]);
+    TreeOp::Create { path, data, acl: vec![OPEN], kind: NodeKind::Persistent, sequential: false }
+}
+
+fn acl() -> impl Strategy<Value = Vec<AclRef<'static>>> {
+    prop_oneof![
+        12 => Just(vec![OPEN]),
+        1 => Just(vec![AclRef { perms: 1, ..OPEN }, AclRef { perms: 30, id: JO }]),
+        1 => Just(vec![AclRef { perms: 31, id: JO }]),
+        1 => Just(Vec::new()),
     ]
 }
 
@@ -263,6 +381,34 @@ fn mode() -> impl Strategy<Value = Mode> {
         1 => Just(Mode::Permits { take: 1, of: 2 }),
     ]
 }
+
+const OPEN: AclRef<'static> = AclRef { perms: 31, id: IdRef { scheme: "world", id: "anyone" } };
+
+const JO: IdRef<'static> = IdRef { scheme: "digest", id: "jo:x" };
+
+/// Some are what sequential znodes are called, and some can be none.
+const PATHS: [&str; 12] = [
+    "/a",
+    "/a",
+    "/a/n-",
+    "/a/n-0000000000",
+    "/a/n-0000000001",
+    "/a/b",
+    "/q",
+    "/q/x",
+    "/q/x/y",
+    "/a/",
+    "/",
+    "odd",
+];
+
+const DATA: [Option<&[u8]>; 4] = [None, Some(b""), Some(b"text"), Some(b"long text")];
+
+const QUOTA: [&str; 3] = [
+    "/zookeeper/quota/q",
+    "/zookeeper/quota/q/zookeeper_limits",
+    "/zookeeper/quota/q/zookeeper_stats",
+];
 
 /// Sorted, as listings are.
 const LOCKS: [&str; 3] = ["batch/daily", "batch/nightly", "printer"];

@@ -16,9 +16,15 @@
 //! a#2 releases 1
 //! a#2 cancels 1
 //! NAME is revoked token=1 [now]
+//! session a resumes connection=7 [secret=1] [ttl=10000]
+//! a does OP [; OP]… [as=jo] [connection=7] [enforce]
+//!   create PATH [data=…] [null] [seq] [ephemeral] [container] [ttl=5] [acl=cdrwa@jo+r@anyone]
+//!   delete PATH [version=1] | set PATH … | acl PATH … | check PATH … | fail ERROR
+//! collect PATH
 //! silence ends
 //! restore [silent]
 //! reload                                   through a snapshot
+//! show node PATH | children PATH | ephemerals a | collectable | tree
 //! show NAME | session a | locks [PREFIX] [after=NAME] [max=10] | sessions | counts
 //! repeat 10 COMMAND                        with {i} = 1, 2, …; tells only of the last
 //! ```
@@ -32,8 +38,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use lockkeeper_core::{
-    ClusterId, Command, EndReason, Event, Mode, Number, OwnerRef, Refusal, Reply, Request, Secret,
-    SessionId, Stamp, Stat, StateMachine, Token, TreeReply,
+    AclRef, ClusterId, Command, EndReason, Event, IdRef, Mode, NodeKind, Number, OwnerRef, Refusal,
+    Reply, Request, Secret, SessionId, Stamp, Stat, StateMachine, Token, TreeError, TreeOp,
+    TreeReply,
 };
 
 #[test]
@@ -138,6 +145,8 @@ impl Stage {
                 format!("revision {}\n", self.machine.revision().0)
             }
             ["show", ref what @ ..] => self.show(what),
+            ["collect", path] => self.apply(path, &Command::CollectNode { path }),
+            [who, "does", ref ops @ ..] => self.tree_command(letter(who), ops),
             ["silence", "ends"] => self.apply("silence", &Command::EndSilence),
             ["session", name, ref what @ ..] => self.session_command(letter(name), what),
             [name, "is", "revoked", ref how @ ..] => {
@@ -181,9 +190,30 @@ impl Stage {
                 };
                 self.apply(&label, &Command::EndSession { session, reason })
             }
+            ["resumes", how @ ..] => {
+                let connection = option(how, "connection").unwrap().parse().unwrap();
+                let secret = option(how, "secret").unwrap_or("1").parse().unwrap();
+                let ttl_ms = option(how, "ttl").unwrap_or("10000").parse().unwrap();
+                let secret = Secret([secret; 16]);
+                let resume = Command::ResumeSession { session, secret, ttl_ms, connection };
+                self.apply(&label, &resume)
+            }
             ["is", "revoked"] => self.apply(&label, &Command::RevokeSession { session }),
             _ => panic!("no command for a session: {what:?}"),
         }
+    }
+
+    fn tree_command(&mut self, name: char, words: &[&str]) -> String {
+        let anyone = option(words, "as").map(|id| IdRef { scheme: "digest", id });
+        let ops = words.split(|word| *word == ";").map(tree_op).collect();
+        let command = Command::Tree {
+            session: id(name),
+            connection: option(words, "connection").unwrap_or("0").parse().unwrap(),
+            ids: anyone.into_iter().collect(),
+            enforce_quota: words.contains(&"enforce"),
+            ops,
+        };
+        self.apply(&name.to_string(), &command)
     }
 
     fn request(&mut self, who: &str, verb: &str, what: &str, how: &[&str]) -> String {
@@ -275,6 +305,37 @@ impl Stage {
                     let (holds, waiters) = (view.hold_count, view.waiter_count);
                     writeln!(told, "{} holds={holds} waiters={waiters}", view.name).unwrap();
                 }
+            }
+            ["node", path] => {
+                let Some(view) = self.machine.tree().node(path) else {
+                    return format!("no znode {path}\n");
+                };
+                let data = view.data.map(|data| String::from_utf8_lossy(data).into_owned());
+                let acl: Vec<_> = view.acl.iter().map(acl_told).collect();
+                let kind = snake_case(&view.kind);
+                writeln!(told, "{} {data:?} {kind} {}", view.path, acl.join("+")).unwrap();
+                writeln!(told, " {}", stat_told(&view.stat)).unwrap();
+            }
+            ["children", path] => {
+                let names: Vec<_> = self.machine.tree().children(path).collect();
+                writeln!(told, "{}", names.join(" ")).unwrap();
+            }
+            ["ephemerals", name] => {
+                for path in self.machine.tree().ephemerals(id(letter(name))) {
+                    writeln!(told, "{path}").unwrap();
+                }
+            }
+            ["collectable"] => {
+                for path in self.machine.tree().collectable(Stamp(self.now_ms), 10) {
+                    writeln!(told, "{path}").unwrap();
+                }
+            }
+            ["tree"] => {
+                let tree = self.machine.tree();
+                let (all, below) = (tree.len(), tree.descendants("/zookeeper"));
+                let (ephemeral, bytes) = (tree.ephemeral_count(), tree.data_bytes());
+                writeln!(told, "{all} znodes, {ephemeral} ephemeral, {bytes} bytes; {below}")
+                    .unwrap();
             }
             [name] => {
                 let Some(view) = self.machine.lock(name, 100) else {
@@ -429,6 +490,63 @@ fn snake_case(value: &impl Debug) -> String {
         previous = letter;
     }
     told
+}
+
+fn tree_op<'a>(words: &[&'a str]) -> TreeOp<'a> {
+    let [verb, path, how @ ..] = words else { panic!("no operation: {words:?}") };
+    let version = option(how, "version").unwrap_or("-1").parse().unwrap();
+    let data = Some(option(how, "data").unwrap_or_default().as_bytes());
+    let data = data.filter(|_| !how.contains(&"null"));
+    let acl = acl(option(how, "acl").unwrap_or("cdrwa@anyone"));
+    match *verb {
+        "create" => {
+            let ttl = option(how, "ttl").map(|ms| NodeKind::Ttl { ms: ms.parse().unwrap() });
+            let named = |word, kind| how.contains(&word).then_some(kind);
+            let kind = ttl.or(named("ephemeral", NodeKind::Ephemeral));
+            let kind = kind.or(named("container", NodeKind::Container));
+            let kind = kind.unwrap_or(NodeKind::Persistent);
+            TreeOp::Create { path, data, acl, kind, sequential: how.contains(&"seq") }
+        }
+        "delete" => TreeOp::Delete { path, version },
+        "set" => TreeOp::SetData { path, data, version },
+        "acl" => TreeOp::SetAcl { path, acl, version },
+        "check" => TreeOp::Check { path, version },
+        "fail" => TreeOp::Fail(match *path {
+            "bad_arguments" => TreeError::BadArguments,
+            "unimplemented" => TreeError::Unimplemented,
+            _ => panic!("no error: {path}"),
+        }),
+        _ => panic!("no operation: {verb}"),
+    }
+}
+
+/// `none`, or entries such as `r@anyone` and `cdrwa@jo`, who is known by digest.
+fn acl(list: &str) -> Vec<AclRef<'_>> {
+    let entry = |entry: &'_ str| -> (i32, usize) {
+        let (letters, _) = entry.split_once('@').expect("PERMS@WHO");
+        let bit = |letter| 1 << "rwcda".find(letter).expect("one of rwcda");
+        (letters.chars().map(bit).sum(), letters.len() + 1)
+    };
+    let entries = list.split('+').filter(|entry| *entry != "none");
+    let refs = entries.map(|text| {
+        let (perms, at) = entry(text);
+        let id = match &text[at..] {
+            "anyone" => IdRef { scheme: "world", id: "anyone" },
+            id => IdRef { scheme: "digest", id },
+        };
+        AclRef { perms, id }
+    });
+    refs.collect()
+}
+
+fn acl_told(entry: AclRef<'_>) -> String {
+    let letters: String = "rwcda"
+        .chars()
+        .enumerate()
+        .filter(|(bit, _)| entry.perms >> bit & 1 == 1)
+        .map(|(_, c)| c)
+        .collect();
+    format!("{letters}@{}", entry.id.id)
 }
 
 fn mode(how: &[&str]) -> Mode {

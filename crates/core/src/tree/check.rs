@@ -9,6 +9,9 @@ use crate::{
     ZNODE_TTL_MS_MAX,
 };
 
+/// More is damage: nobody lives to see it, and counting on from it must not overflow.
+const CREATED_MAX: u64 = 1 << 62;
+
 /// What is counted on a walk over all znodes.
 #[derive(Default)]
 struct Counted {
@@ -98,6 +101,7 @@ impl Tree {
                 .is_some_and(|place| !place.is_root() && place.above() == Some(key.place()))
         });
         let most = node.created.saturating_add(fixed.count() as u64);
+        ensure(node.created <= CREATED_MAX, "children were made too often")?;
         ensure(u64::from(node.child_count) <= most, "more children than were ever made")
     }
 
@@ -142,4 +146,68 @@ fn check_moments(node: &Znode, revision: Revision, stamp: Stamp) -> Result<(), S
 
 fn ensure(holds: bool, broken: &str) -> Result<(), String> {
     if holds { Ok(()) } else { Err(broken.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::testing::{A, busy_state};
+
+    type Forgery = (fn(&mut Tree), &'static str);
+
+    /// A way to break each invariant, and the words in which it is found.
+    const FORGERIES: &[Forgery] = &[
+        (|tree| change(tree, "/own", have_one_more), "are miscounted"),
+        (|tree| change(tree, "/own/brief", have_one_more), "parents are miscounted"),
+        (|tree| change(tree, "/queue", |node| node.created = 1), "than were ever made"),
+        (|tree| change(tree, "/queue", |node| node.created = u64::MAX), "made too often"),
+        (|tree| change(tree, "/own", |node| node.czxid.0 = 1 << 40), "ahead of the revision"),
+        (|tree| change(tree, "/own", |node| node.pzxid.0 = 1), "before it was made"),
+        (|tree| change(tree, "/own", |node| node.mtime.0 = 1 << 40), "after the newest stamp"),
+        (|tree| change(tree, "/own", |node| node.kind = Kind::Container), "never be collected"),
+        (|tree| change(tree, "/own/brief", |node| node.kind = Kind::Persistent), "miscounted"),
+        (|tree| change(tree, "/own/brief", |node| node.kind = Kind::Ttl { ms: 0 }), "out of range"),
+        (|tree| change(tree, "/own", |node| node.kind = Kind::Ephemeral(A)), "has children"),
+        (|tree| change(tree, "/zookeeper", |node| node.kind = Kind::Container), "another kind"),
+        (|tree| tree.bytes += 1, "their bytes are miscounted"),
+        (|tree| drop(tree.quotas.remove(path_order("/own"))), "its quota isn't known"),
+        (|tree| _ = tree.owners.remove(session_order(A)), "is forgotten"),
+        (|tree| *tree.owners.get_mut(session_order(A)).unwrap() += 1, "a session's ephemeral"),
+        (lose_a_parent, "the parent \"/own\" is missing"),
+        (|tree| put(tree, "/own/b//c"), "the path is none"),
+        (|tree| put(tree, "/queue/lock-0000000000/x"), "is ephemeral and has children"),
+    ];
+
+    #[test]
+    fn a_forged_violation_is_named() {
+        let state = busy_state();
+        state.check().unwrap();
+        for (forge, named) in FORGERIES {
+            let mut tree = state.tree.clone();
+            forge(&mut tree);
+            let broken = tree.check(state.revision, state.stamp).expect_err(named);
+            assert!(broken.contains(named), "forged {named:?}, found {broken:?}");
+        }
+        assert!(state.tree.check(state.revision, state.stamp).is_ok(), "a clone changed it");
+    }
+
+    fn change(tree: &mut Tree, path: &str, change: impl FnOnce(&mut Znode)) {
+        tree.change(Place::of(path).unwrap(), change);
+    }
+
+    fn have_one_more(node: &mut Znode) {
+        node.created += 1;
+        node.child_count += 1;
+    }
+
+    fn put(tree: &mut Tree, path: &str) {
+        tree.put(Key::new(path.into()).unwrap(), Arc::new(Znode::fixed()));
+    }
+
+    fn lose_a_parent(tree: &mut Tree) {
+        tree.take(Place::of("/own").unwrap());
+        change(tree, "/", |root| root.child_count -= 1);
+    }
 }

@@ -1,9 +1,14 @@
 //! The naive twin: two lists and linear scans.
 
+mod tree;
+
 use lockkeeper_core::{
-    Command, Counts, EndReason, Event, HoldView, Lease, LockView, LossReason, Mode, Number, Owner,
-    Refusal, Reply, Request, Secret, SessionId, SessionView, Stamp, Token, WaiterView,
+    Command, Counts, EndReason, Event, HoldView, Lease, LockView, LossReason, Mode, NodeKind,
+    Number, Owner, Refusal, Reply, Request, Secret, SessionId, SessionView, Stamp, Token,
+    TreeError, TreeOp, WaiterView,
 };
+
+use self::tree::{Asked as TreeAsked, TreeTwin};
 
 pub(crate) struct Twin {
     pub(crate) revision: u64,
@@ -15,6 +20,7 @@ pub(crate) struct Twin {
     holds: Vec<Hold>,
     /// Of all locks, oldest first.
     waiters: Vec<Waiter>,
+    pub(crate) tree: TreeTwin,
     events: Vec<Event>,
 }
 
@@ -23,6 +29,8 @@ struct Session {
     secret: Secret,
     opened: Stamp,
     is_revoked: bool,
+    ttl_ms: u32,
+    connection: u64,
     floor: u64,
     /// Number, the target for a release or cancel and which of the two, answer.
     answers: Vec<(u64, Asked, Reply)>,
@@ -68,6 +76,7 @@ impl Twin {
             sessions: Vec::new(),
             holds: Vec::new(),
             waiters: Vec::new(),
+            tree: TreeTwin::new(),
             events: Vec::new(),
         }
     }
@@ -103,11 +112,60 @@ impl Twin {
                 }
                 Reply::Done
             }
-            Command::Tree { .. } | Command::ResumeSession { .. } | Command::CollectNode { .. } => {
-                unreachable!("the model asks for locks only")
+            Command::Tree { session, connection, ids, enforce_quota, ops } => {
+                let asked = TreeAsked {
+                    session: *session,
+                    ids,
+                    enforce_quota: *enforce_quota,
+                    zxid: self.revision,
+                    at,
+                };
+                self.change_tree(&asked, *connection, ops)
+            }
+            Command::ResumeSession { session, secret, ttl_ms, connection } => {
+                self.resume(*session, *secret, *ttl_ms, *connection)
+            }
+            Command::CollectNode { path } => {
+                let nobody = self.asked(SessionId(0));
+                self.tree.collect(path, &nobody, &mut self.events)
             }
         };
         (reply, std::mem::take(&mut self.events))
+    }
+
+    fn asked(&self, session: SessionId) -> TreeAsked<'static> {
+        let (zxid, at) = (self.revision, self.now);
+        TreeAsked { session, ids: &[], enforce_quota: false, zxid, at }
+    }
+
+    fn change_tree(&mut self, asked: &TreeAsked<'_>, connection: u64, ops: &[TreeOp<'_>]) -> Reply {
+        let Some(at) = self.find(asked.session) else {
+            return Reply::Refused(Refusal::UnknownSession);
+        };
+        let session = &self.sessions[at];
+        if session.connection != connection {
+            let error = TreeError::SessionMoved;
+            return Reply::Refused(Refusal::Tree { index: 0, error });
+        }
+        let kinds = ops.iter().filter_map(|op| match op {
+            TreeOp::Create { kind, .. } => Some(*kind),
+            _ => None,
+        });
+        if session.is_revoked && kinds.into_iter().any(|kind| kind == NodeKind::Ephemeral) {
+            return Reply::Refused(Refusal::Revoked);
+        }
+        self.tree.run(asked, ops, &mut self.events)
+    }
+
+    fn resume(&mut self, id: SessionId, secret: Secret, ttl_ms: u32, connection: u64) -> Reply {
+        let Some(at) = self.find(id) else { return Reply::Refused(Refusal::UnknownSession) };
+        let session = &mut self.sessions[at];
+        if session.secret != secret {
+            return Reply::Refused(Refusal::WrongSecret);
+        }
+        (session.ttl_ms, session.connection) = (ttl_ms, connection);
+        self.events.push(Event::SessionMoved { session: id, connection });
+        Reply::Done
     }
 
     fn find(&self, id: SessionId) -> Option<usize> {
@@ -353,7 +411,16 @@ impl Twin {
         }
         let opened = self.now;
         let answers = Vec::new();
-        self.sessions.push(Session { id, secret, opened, is_revoked: false, floor: 1, answers });
+        self.sessions.push(Session {
+            id,
+            secret,
+            opened,
+            is_revoked: false,
+            ttl_ms: 1_000,
+            connection: 0,
+            floor: 1,
+            answers,
+        });
         self.events.push(Event::SessionOpened { session: id });
         Reply::Done
     }
@@ -374,6 +441,8 @@ impl Twin {
         for hold in &holds {
             self.lose(hold, LossReason::SessionEnded(reason));
         }
+        let asked = self.asked(id);
+        self.tree.end_session(id, &asked, &mut self.events);
         self.events.push(Event::SessionEnded { session: id, reason });
         for lock in waits.iter().map(|w| &w.lock).chain(holds.iter().map(|hold| &hold.lock)) {
             self.serve(lock);
@@ -458,12 +527,12 @@ impl Twin {
         waits.sort_by_key(|waiter| waiter.number);
         Some(SessionView {
             id,
-            ttl_ms: 1_000,
+            ttl_ms: session.ttl_ms,
             owner: Owner { host: "here".to_owned(), pid: 1, ..Owner::default() },
             opened: session.opened,
             is_revoked: session.is_revoked,
             item_count: holds.len() + waits.len(),
-            ephemeral_count: 0,
+            ephemeral_count: self.tree.ephemerals(id).len(),
             holds,
             waits,
         })
@@ -472,7 +541,8 @@ impl Twin {
     pub(crate) fn lease(&self, id: SessionId) -> Option<Lease> {
         let view = self.session(id)?;
         let is_revoked = view.is_revoked || view.holds.iter().any(|(_, hold)| hold.is_revoked);
-        Some(Lease { session: id, ttl_ms: 1_000, item_count: view.item_count, is_revoked })
+        let item_count = view.item_count + view.ephemeral_count;
+        Some(Lease { session: id, ttl_ms: view.ttl_ms, item_count, is_revoked })
     }
 
     pub(crate) fn counts(&self) -> Counts {

@@ -4,6 +4,7 @@ use lockkeeper_core::{
     Command, EndReason, Mode, Number, OwnerRef, Request, Secret, SessionId, StateMachine, Token,
 };
 
+use super::tree;
 use crate::Chance;
 
 /// Everybody who sends commands.
@@ -26,9 +27,12 @@ struct Client {
     late: Vec<Command<'static>>,
     /// Numbers of what it asked for, and the lock.
     acquires: Vec<(Number, &'static str)>,
+    secret: Secret,
+    /// The connection that it speaks over to the tree.
+    connection: u64,
 }
 
-const KINDS: usize = 12;
+const KINDS: usize = 16;
 
 impl Clients {
     pub(super) fn new(chance: &mut Chance) -> Self {
@@ -62,6 +66,9 @@ impl Clients {
             8 => Command::RevokeSession { session: self.any(chance).session },
             9 | 10 => self.revoke_hold(chance, state),
             11 => self.late(chance),
+            12 | 13 => tree::command(self.any(chance).speaker(chance), chance),
+            14 => self.any(chance).resume(chance),
+            15 => tree::collect(chance, state),
             kind => self.request(kind, chance, state),
         }
     }
@@ -81,6 +88,8 @@ impl Clients {
             unanswered: Vec::new(),
             late: Vec::new(),
             acquires: Vec::new(),
+            secret,
+            connection: 0,
         });
         let owner = OwnerRef { host: "here", pid: 7, ..OwnerRef::default() };
         Command::OpenSession { session, secret, ttl_ms: 10_000, owner }
@@ -185,6 +194,23 @@ impl Clients {
 }
 
 impl Client {
+    /// Its session and connection, which now and then is one that it has left.
+    fn speaker(&self, chance: &mut Chance) -> (SessionId, u64) {
+        let is_late = chance.one_in(20);
+        (self.session, if is_late { self.connection.saturating_sub(1) } else { self.connection })
+    }
+
+    /// Over the next connection, or the same again.
+    fn resume(&mut self, chance: &mut Chance) -> Command<'static> {
+        self.connection += u64::from(!chance.one_in(5));
+        Command::ResumeSession {
+            session: self.session,
+            secret: if chance.one_in(10) { Secret([255; 16]) } else { self.secret },
+            ttl_ms: *chance.pick(&[10_000, 10_000, 30_000, 1]),
+            connection: self.connection,
+        }
+    }
+
     /// Mostly one of the last things that it asked for.
     fn some_acquire(&self, chance: &mut Chance) -> Option<(Number, &'static str)> {
         let count = self.acquires.len() as u64;
@@ -219,8 +245,9 @@ fn mode(family: u64, chance: &mut Chance) -> Mode {
 }
 
 /// How often each kind of command is usually sent: acquire, try, release, cancel, re-enter, ask
-/// again, open, end, revoke a session, revoke a hold (twice), arrive late.
-const USUAL: [u64; KINDS] = [40, 8, 24, 12, 5, 10, 3, 3, 1, 2, 2, 6];
+/// again, open, end, revoke a session, revoke a hold (twice), arrive late, work on the tree (twice),
+/// resume over another connection, collect.
+const USUAL: [u64; KINDS] = [40, 8, 24, 12, 5, 10, 3, 3, 1, 2, 2, 6, 10, 10, 2, 1];
 
 const NAMES: [&str; 3] = ["a", "batch/nightly", "ü"];
 

@@ -5,7 +5,9 @@
 //! of several commands; a replica that lags, applies in chunks of its own, and is sometimes so far
 //! behind that it needs a snapshot; restarts from snapshots; a restore with its silence. What the
 //! replicas are told, and what happens, is compared command by command, and then judged as every
-//! history is.
+//! history is. Clients also work on the tree of znodes, where they own ephemeral ones, do several
+//! things at once or not at all, move between connections, and are told what the tree does; a book
+//! is kept of that, by events alone.
 //!
 //! A seed is short, so that many of them are tried: most faults need few commands, but the right
 //! ones. Each seed draws its own weights, so that some do nothing but cancel, and others nothing
@@ -15,6 +17,7 @@ mod answers;
 mod clients;
 mod replicas;
 mod trace;
+mod tree;
 mod world;
 
 use std::fmt;
@@ -53,7 +56,7 @@ pub struct Tally {
     /// Restores.
     pub restores: u64,
     /// Transitions, by the kinds of [`TRANSITIONS`].
-    pub transitions: [u64; 8],
+    pub transitions: [u64; TRANSITIONS.len()],
 }
 
 /// The kinds of transitions, as [`Tally::transitions`] counts them.

@@ -5,6 +5,7 @@ use lockkeeper_core::{ClusterId, Command, EndReason, Event, LossReason, Reply, S
 use super::answers::Answers;
 use super::clients::Clients;
 use super::replicas::Replicas;
+use super::tree::Book;
 use super::{Tally, Trace};
 use crate::judge::{judge_log, replicas};
 use crate::{Chance, Digest, History, Silence, Transition};
@@ -13,6 +14,7 @@ pub(super) struct World {
     chance: Chance,
     clients: Clients,
     answers: Answers,
+    book: Book,
     replicas: Replicas,
     history: History,
     tally: Tally,
@@ -38,6 +40,7 @@ impl World {
             chance,
             clients,
             answers: Answers::default(),
+            book: Book::default(),
             replicas: Replicas::default(),
             history: History::default(),
             tally: Tally { seeds: 1, ..Tally::default() },
@@ -63,6 +66,7 @@ impl World {
             trace.take(format_args!("{state:?}"));
         }
         self.replicas.first.check().map_err(|broken| vec![broken])?;
+        self.book.compare(self.replicas.first.tree()).map_err(|fault| vec![fault])?;
         let mut verdicts = judge_log(&self.history);
         verdicts.extend(replicas::check(&self.history));
         if verdicts.is_empty() {
@@ -104,6 +108,8 @@ impl World {
         let is_repeated =
             judged.map_err(|fault| vec![format!("entry {}, {command:?}: {fault}", self.index)])?;
         self.tally.repeated += u64::from(is_repeated);
+        let kept = self.book.take(command, &reply, &events, self.replicas.first.tree());
+        kept.map_err(|fault| vec![format!("entry {}, {command:?}: {fault}", self.index)])?;
         if was_silent && !self.replicas.first.is_silent() {
             self.end_silence();
         }
@@ -145,6 +151,7 @@ impl World {
         }
         if self.chance.one_in(CHECK_ONE_IN) {
             self.replicas.first.check()?;
+            self.book.compare(self.replicas.first.tree())?;
             self.note_digests()?;
         }
         Ok(())
@@ -190,6 +197,7 @@ impl World {
             self.history.log.extend(events.into_iter().map(|event| Transition { index, event }));
         }
         self.answers = Answers::default();
+        self.book.restore();
         self.clients.forget_all();
         let (cluster, silent) = (ClusterId(self.chance.next_u64().into()), self.chance.one_in(2));
         trace.take(format_args!("{} restore {cluster:?} silent: {silent}", self.index));
