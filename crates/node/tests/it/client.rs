@@ -47,6 +47,11 @@ impl Ear {
         }
     }
 
+    /// All of it so far.
+    pub(crate) fn heard(&self) -> Vec<Told> {
+        self.told.lock().clone()
+    }
+
     pub(crate) fn has(&self, mut is_it: impl FnMut(&Told) -> bool) -> bool {
         self.told.lock().iter().any(&mut is_it)
     }

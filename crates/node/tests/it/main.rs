@@ -10,3 +10,4 @@ mod exclusion;
 mod failover;
 mod members;
 mod sessions;
+mod tree;

@@ -66,7 +66,7 @@ impl Clients {
             8 => Command::RevokeSession { session: self.any(chance).session },
             9 | 10 => self.revoke_hold(chance, state),
             11 => self.late(chance),
-            12 | 13 => tree::command(self.any(chance).speaker(chance), chance),
+            12 | 13 => tree::command(self.any(chance).speaker(chance, state), chance, state),
             14 => self.any(chance).resume(chance),
             15 => tree::collect(chance, state),
             kind => self.request(kind, chance, state),
@@ -195,9 +195,9 @@ impl Clients {
 
 impl Client {
     /// Its session and connection, which now and then is one that it has left.
-    fn speaker(&self, chance: &mut Chance) -> (SessionId, u64) {
-        let is_late = chance.one_in(20);
-        (self.session, if is_late { self.connection.saturating_sub(1) } else { self.connection })
+    fn speaker(&self, chance: &mut Chance, state: &StateMachine) -> (SessionId, u64) {
+        let connection = state.connection(self.session).unwrap_or(self.connection);
+        (self.session, connection.saturating_sub(u64::from(chance.one_in(20))))
     }
 
     /// Over the next connection, or the same again.
@@ -247,7 +247,7 @@ fn mode(family: u64, chance: &mut Chance) -> Mode {
 /// How often each kind of command is usually sent: acquire, try, release, cancel, re-enter, ask
 /// again, open, end, revoke a session, revoke a hold (twice), arrive late, work on the tree (twice),
 /// resume over another connection, collect.
-const USUAL: [u64; KINDS] = [40, 8, 24, 12, 5, 10, 3, 3, 1, 2, 2, 6, 10, 10, 2, 1];
+const USUAL: [u64; KINDS] = [40, 8, 24, 12, 5, 10, 3, 3, 1, 2, 2, 6, 30, 20, 2, 2];
 
 const NAMES: [&str; 3] = ["a", "batch/nightly", "ü"];
 

@@ -14,14 +14,16 @@ use crate::Chance;
 pub(super) fn command(
     (session, connection): (SessionId, u64),
     chance: &mut Chance,
+    state: &StateMachine,
 ) -> Command<'static> {
+    let tree = state.tree();
     let count = *chance.pick(&[1, 1, 1, 1, 2, 3, 4]);
     Command::Tree {
         session,
         connection,
         ids: if chance.one_in(4) { vec![JO] } else { Vec::new() },
         enforce_quota: chance.one_in(2),
-        ops: (0..count).map(|_| operation(chance)).collect(),
+        ops: (0..count).map(|_| operation(chance, tree)).collect(),
     }
 }
 
@@ -29,16 +31,16 @@ pub(super) fn command(
 pub(super) fn collect(chance: &mut Chance, state: &StateMachine) -> Command<'static> {
     let due = state.tree().collectable(state.stamp(), 1);
     let is_due = |path: &&&str| due.first().is_some_and(|due| **due == ***path);
-    let path = PLACES.iter().find(is_due).copied().unwrap_or_else(|| chance.pick(&PLACES));
+    let path = PLACES.iter().find(is_due).unwrap_or_else(|| chance.pick(&PLACES));
     Command::CollectNode { path }
 }
 
-fn operation(chance: &mut Chance) -> TreeOp<'static> {
+fn operation(chance: &mut Chance, tree: &Tree) -> TreeOp<'static> {
     let version = *chance.pick(&[-1, -1, -1, 0, 1]);
     let data = *chance.pick(&[None, Some(&b""[..]), Some(b"data"), Some(b"some more data")]);
-    let path = some_path(chance);
+    let path = some_path(chance, tree);
     match chance.below(16) {
-        0..=7 => create(chance, data),
+        0..=7 => create(chance, tree, data),
         8..=10 => TreeOp::Delete { path, version },
         11 | 12 => TreeOp::SetData { path, data, version },
         13 => TreeOp::SetAcl { path, acl: acl(chance), version },
@@ -48,16 +50,20 @@ fn operation(chance: &mut Chance) -> TreeOp<'static> {
     }
 }
 
-fn create(chance: &mut Chance, data: Option<&'static [u8]>) -> TreeOp<'static> {
+fn create(chance: &mut Chance, tree: &Tree, data: Option<&'static [u8]>) -> TreeOp<'static> {
     let sequential = chance.one_in(3);
     let path = match sequential {
         true => *chance.pick(&["/a/n-", "/a/b/n-", "/q/n-", "/a/", "n-"]),
-        false => *chance.pick(&PLACES),
+        // Mostly the first that is missing.
+        false if chance.one_in(3) => *chance.pick(&PLACES),
+        false => PLACES.iter().find(|path| tree.node(path).is_none()).unwrap_or(&"/a"),
     };
     let ttl = NodeKind::Ttl { ms: *chance.pick(&[1, 50, 5_000, 0]) };
     let kinds =
         [NodeKind::Persistent, NodeKind::Ephemeral, NodeKind::Ephemeral, NodeKind::Container, ttl];
-    let kind = *chance.pick(&kinds);
+    // What others are to be made below is seldom ephemeral.
+    let is_deep = path.matches('/').count() > 1;
+    let kind = *chance.pick(if is_deep { &kinds } else { &kinds[..1] });
     TreeOp::Create { path, data, acl: acl(chance), kind, sequential }
 }
 
@@ -84,20 +90,37 @@ fn acl(chance: &mut Chance) -> Vec<AclRef<'static>> {
     }
 }
 
-fn some_path(chance: &mut Chance) -> &'static str {
+/// Mostly one where there is a znode.
+fn some_path(chance: &mut Chance, tree: &Tree) -> &'static str {
+    if !chance.one_in(4) {
+        let all = PLACES.iter().chain(&**SEQUENCE).copied();
+        let there: Vec<_> =
+            all.filter(|path| path.len() > 1 && tree.node(path).is_some()).collect();
+        if !there.is_empty() {
+            return *chance.pick::<&str>(&there);
+        }
+    }
     match chance.one_in(2) {
-        true => chance.pick(&SEQUENCE),
-        false => chance.pick(&PLACES),
+        true => *chance.pick::<&str>(&SEQUENCE),
+        false => *chance.pick::<&str>(&PLACES),
     }
 }
 
 /// What is known of the tree by events and replies alone.
-#[derive(Default)]
 pub(super) struct Book {
-    /// Every znode that was made, and its owner.
+    /// Every znode, and its owner.
     nodes: BTreeMap<Arc<str>, Option<SessionId>>,
     /// By parent: the newest sequential number in its life.
     numbers: BTreeMap<String, u64>,
+}
+
+impl Default for Book {
+    /// Of a new cluster.
+    fn default() -> Self {
+        let fixed = ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"];
+        let nodes = fixed.map(|path| (path.into(), None)).into();
+        Self { nodes, numbers: BTreeMap::new() }
+    }
 }
 
 impl Book {
@@ -174,7 +197,7 @@ impl Book {
         if let Some((path, owner)) = missing {
             return Err(format!("{path} should be there, of {owner:?}"));
         }
-        let expected = self.nodes.len() + AT_FIRST;
+        let expected = self.nodes.len();
         if tree.len() == expected {
             Ok(())
         } else {
@@ -229,6 +252,3 @@ static SEQUENCE: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
         .flat_map(|prefix| (0..12).map(move |number| &*format!("{prefix}{number:010}").leak()));
     names.collect()
 });
-
-/// Znodes of a new cluster.
-const AT_FIRST: usize = 4;
