@@ -242,7 +242,7 @@ impl Choices<'_> {
                 session,
                 connection,
                 ids: vec![self.id(); usize::from(count % 3)],
-                enforce_quota: revision % 2 == 0,
+                enforce_quota: revision.is_multiple_of(2),
                 ops: (0..count / 4).map(|_| self.operation()).collect(),
             },
         }

@@ -1,5 +1,5 @@
-//! What the state costs: bytes a held lock and a znode, and time an operation. Run with `--release`;
-//! with the argument `tree` it measures the tree alone.
+//! What the state costs: bytes a held lock and a znode, and time an operation. Run with
+//! `--release`; with the argument `tree` it measures the tree alone.
 //!
 //! Counts what is asked of the allocator, not what it adds for itself (8 to 16 bytes an
 //! allocation, of which a held lock has two and a share of some).

@@ -39,8 +39,11 @@ enum Page<K, V> {
     Leaf(Vec<(K, V)>),
     /// Never empty. The key beside a page is at most its first one, and above all of the page
     /// before; that of the first page has no meaning.
-    Branch(Vec<(K, Arc<Page<K, V>>)>),
+    Branch(Vec<(K, Arc<Self>)>),
 }
+
+/// A page, and the key beside it.
+type Child<K, V> = (K, Arc<Page<K, V>>);
 
 impl<K, V> Default for Pages<K, V> {
     fn default() -> Self {
@@ -155,7 +158,7 @@ impl<K, V> Page<K, V> {
 }
 
 /// In which child the key that is sought lies, if it is there.
-fn route<K, V>(children: &[(K, Arc<Page<K, V>>)], order: &impl Fn(&K) -> Ordering) -> usize {
+fn route<K, V>(children: &[Child<K, V>], order: &impl Fn(&K) -> Ordering) -> usize {
     children[1..].partition_point(|(key, _)| order(key) != Ordering::Greater)
 }
 
@@ -163,7 +166,7 @@ fn insert_into<K: Clone, V: Clone>(
     page: &mut Arc<Page<K, V>>,
     item: (K, V),
     order: &impl Fn(&K) -> Ordering,
-    split: &mut Option<(K, Arc<Page<K, V>>)>,
+    split: &mut Option<Child<K, V>>,
 ) -> Option<V> {
     match Arc::make_mut(page) {
         Page::Leaf(items) => match items.binary_search_by(|(key, _)| order(key)) {
@@ -230,7 +233,7 @@ fn remove_from<K: Clone, V: Clone>(
 }
 
 /// Something was taken out of a child: drops it if it is empty, joins it if little is left.
-fn mend<K: Clone, V: Clone>(children: &mut Vec<(K, Arc<Page<K, V>>)>, at: usize) {
+fn mend<K: Clone, V: Clone>(children: &mut Vec<Child<K, V>>, at: usize) {
     if children[at].1.len() >= ITEMS_FEW || children.len() == 1 {
         return;
     }
@@ -257,7 +260,7 @@ fn mend<K: Clone, V: Clone>(children: &mut Vec<(K, Arc<Page<K, V>>)>, at: usize)
 /// What is left of a map, in order.
 pub(crate) struct Iter<'a, K, V> {
     leaf: slice::Iter<'a, (K, V)>,
-    above: Vec<slice::Iter<'a, (K, Arc<Page<K, V>>)>>,
+    above: Vec<slice::Iter<'a, Child<K, V>>>,
 }
 
 impl<'a, K, V> Iterator for Iter<'a, K, V> {

@@ -117,15 +117,7 @@ impl Pair {
                     ops: ops.clone(),
                 });
             }
-            Step::Resume { session, secret } => {
-                let connection = self.connections[*session] + 1;
-                let (id, ttl_ms) = (SESSIONS[*session], 2_000);
-                let secret = Secret([*secret; 16]);
-                if self.machine.authenticate(id, &secret) == Some(true) {
-                    self.connections[*session] = connection;
-                }
-                self.apply(&Command::ResumeSession { session: id, secret, ttl_ms, connection });
-            }
+            Step::Resume { session, secret } => self.resume(*session, *secret),
             Step::Collect { path } => self.apply(&Command::CollectNode { path }),
             Step::EndSilence => self.apply(&Command::EndSilence),
             Step::Freeze => self.frozen.push((self.machine.clone(), written(&self.machine))),
@@ -136,6 +128,15 @@ impl Pair {
                 assert_eq!(bytes, written(&self.machine), "reading changed the state");
             }
         }
+    }
+
+    fn resume(&mut self, session: usize, secret: u8) {
+        let connection = self.connections[session] + 1;
+        let (id, ttl_ms, secret) = (SESSIONS[session], 2_000, Secret([secret; 16]));
+        if self.machine.authenticate(id, &secret) == Some(true) {
+            self.connections[session] = connection;
+        }
+        self.apply(&Command::ResumeSession { session: id, secret, ttl_ms, connection });
     }
 
     fn apply(&mut self, command: &Command<'_>) {

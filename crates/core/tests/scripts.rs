@@ -269,7 +269,50 @@ impl Stage {
         told
     }
 
+    /// `None` if this isn't of the tree.
+    fn show_tree(&self, what: &[&str]) -> Option<String> {
+        let mut told = String::new();
+        match what {
+            ["node", path] => {
+                let Some(view) = self.machine.tree().node(path) else {
+                    return Some(format!("no znode {path}\n"));
+                };
+                let data = view.data.map(|data| String::from_utf8_lossy(data).into_owned());
+                let acl: Vec<_> = view.acl.iter().map(acl_told).collect();
+                let kind = snake_case(&view.kind);
+                writeln!(told, "{} {data:?} {kind} {}", view.path, acl.join("+")).unwrap();
+                writeln!(told, " {}", stat_told(&view.stat)).unwrap();
+            }
+            ["children", path] => {
+                let names: Vec<_> = self.machine.tree().children(path).collect();
+                writeln!(told, "{}", names.join(" ")).unwrap();
+            }
+            ["ephemerals", name] => {
+                for path in self.machine.tree().ephemerals(id(letter(name))) {
+                    writeln!(told, "{path}").unwrap();
+                }
+            }
+            ["collectable"] => {
+                for path in self.machine.tree().collectable(Stamp(self.now_ms), 10) {
+                    writeln!(told, "{path}").unwrap();
+                }
+            }
+            ["tree"] => {
+                let tree = self.machine.tree();
+                let (all, below) = (tree.len(), tree.descendants("/zookeeper"));
+                let (ephemeral, bytes) = (tree.ephemeral_count(), tree.data_bytes());
+                writeln!(told, "{all} znodes, {ephemeral} ephemeral, {bytes} bytes; {below}")
+                    .unwrap();
+            }
+            _ => return None,
+        }
+        Some(told)
+    }
+
     fn show(&self, what: &[&str]) -> String {
+        if let Some(told) = self.show_tree(what) {
+            return told;
+        }
         let mut told = String::new();
         match what {
             ["counts"] => {
@@ -305,37 +348,6 @@ impl Stage {
                     let (holds, waiters) = (view.hold_count, view.waiter_count);
                     writeln!(told, "{} holds={holds} waiters={waiters}", view.name).unwrap();
                 }
-            }
-            ["node", path] => {
-                let Some(view) = self.machine.tree().node(path) else {
-                    return format!("no znode {path}\n");
-                };
-                let data = view.data.map(|data| String::from_utf8_lossy(data).into_owned());
-                let acl: Vec<_> = view.acl.iter().map(acl_told).collect();
-                let kind = snake_case(&view.kind);
-                writeln!(told, "{} {data:?} {kind} {}", view.path, acl.join("+")).unwrap();
-                writeln!(told, " {}", stat_told(&view.stat)).unwrap();
-            }
-            ["children", path] => {
-                let names: Vec<_> = self.machine.tree().children(path).collect();
-                writeln!(told, "{}", names.join(" ")).unwrap();
-            }
-            ["ephemerals", name] => {
-                for path in self.machine.tree().ephemerals(id(letter(name))) {
-                    writeln!(told, "{path}").unwrap();
-                }
-            }
-            ["collectable"] => {
-                for path in self.machine.tree().collectable(Stamp(self.now_ms), 10) {
-                    writeln!(told, "{path}").unwrap();
-                }
-            }
-            ["tree"] => {
-                let tree = self.machine.tree();
-                let (all, below) = (tree.len(), tree.descendants("/zookeeper"));
-                let (ephemeral, bytes) = (tree.ephemeral_count(), tree.data_bytes());
-                writeln!(told, "{all} znodes, {ephemeral} ephemeral, {bytes} bytes; {below}")
-                    .unwrap();
             }
             [name] => {
                 let Some(view) = self.machine.lock(name, 100) else {
@@ -502,8 +514,8 @@ fn tree_op<'a>(words: &[&'a str]) -> TreeOp<'a> {
         "create" => {
             let ttl = option(how, "ttl").map(|ms| NodeKind::Ttl { ms: ms.parse().unwrap() });
             let named = |word, kind| how.contains(&word).then_some(kind);
-            let kind = ttl.or(named("ephemeral", NodeKind::Ephemeral));
-            let kind = kind.or(named("container", NodeKind::Container));
+            let kind = ttl.or_else(|| named("ephemeral", NodeKind::Ephemeral));
+            let kind = kind.or_else(|| named("container", NodeKind::Container));
             let kind = kind.unwrap_or(NodeKind::Persistent);
             TreeOp::Create { path, data, acl, kind, sequential: how.contains(&"seq") }
         }

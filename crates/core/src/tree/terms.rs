@@ -202,7 +202,6 @@ pub(crate) mod octets {
         }
     }
 
-    #[expect(clippy::ref_option, reason = "serde calls it so")]
     pub(crate) fn serialize<S: Serializer>(
         octets: &Option<&[u8]>,
         serializer: S,

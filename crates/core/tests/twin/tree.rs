@@ -1,4 +1,5 @@
-//! The naive twin of the tree: one list of znodes, copied for each command and put back if it fails.
+//! The naive twin of the tree: one list of znodes, copied for each command and put back if that
+//! fails.
 
 use lockkeeper_core::{
     AclRef, Event, IdRef, NodeAcl, NodeChange, NodeKind, Refusal, Reply, Revision, SessionId,

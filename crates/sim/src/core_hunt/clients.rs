@@ -245,8 +245,8 @@ fn mode(family: u64, chance: &mut Chance) -> Mode {
 }
 
 /// How often each kind of command is usually sent: acquire, try, release, cancel, re-enter, ask
-/// again, open, end, revoke a session, revoke a hold (twice), arrive late, work on the tree (twice),
-/// resume over another connection, collect.
+/// again, open, end, revoke a session, revoke a hold (twice), arrive late, work on the tree
+/// (twice), resume over another connection, collect.
 const USUAL: [u64; KINDS] = [40, 8, 24, 12, 5, 10, 3, 3, 1, 2, 2, 6, 30, 20, 2, 2];
 
 const NAMES: [&str; 3] = ["a", "batch/nightly", "ü"];
