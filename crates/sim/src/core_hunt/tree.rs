@@ -97,12 +97,12 @@ fn some_path(chance: &mut Chance, tree: &Tree) -> &'static str {
         let there: Vec<_> =
             all.filter(|path| path.len() > 1 && tree.node(path).is_some()).collect();
         if !there.is_empty() {
-            return *chance.pick::<&str>(&there);
+            return chance.pick::<&str>(&there);
         }
     }
     match chance.one_in(2) {
-        true => *chance.pick::<&str>(&SEQUENCE),
-        false => *chance.pick::<&str>(&PLACES),
+        true => chance.pick::<&str>(&SEQUENCE),
+        false => chance.pick::<&str>(&PLACES),
     }
 }
 
@@ -146,10 +146,10 @@ impl Book {
                     }
                     self.numbers.remove(&**path);
                 }
-                Event::Node { path, change: NodeChange::DataChanged, session, .. } => {
-                    if self.nodes.get(path) != Some(session) {
-                        return Err(format!("{path} is set, but isn't there, or another's"));
-                    }
+                Event::Node { path, change: NodeChange::DataChanged, session, .. }
+                    if self.nodes.get(path) != Some(session) =>
+                {
+                    return Err(format!("{path} is set, but isn't there, or another's"));
                 }
                 Event::SessionEnded { session, .. } => {
                     let left = self.nodes.iter().find(|(_, owner)| **owner == Some(*session));
