@@ -20,16 +20,25 @@ pub enum Mutation {
     ForgetAnswers,
     /// A snapshot has no answers: what was done before it is done again after a restart.
     LoseAnswersInSnapshot,
+    /// A sequential number counts the children that there are.
+    ReuseNumbers,
+    /// One ephemeral znode stays when its session ends.
+    KeepEphemeral,
+    /// What was done before an operation that fails stays done.
+    KeepHalfOfMulti,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 8] = [
         Self::ReuseTokens,
         Self::SkipWaiter,
         Self::LoseWakeUp,
         Self::ForgetAnswers,
         Self::LoseAnswersInSnapshot,
+        Self::ReuseNumbers,
+        Self::KeepEphemeral,
+        Self::KeepHalfOfMulti,
     ];
 
     /// Runs `work` with this mutation, on this thread alone.

@@ -9,6 +9,8 @@ use super::node::{Kind, Znode};
 use super::path::{FIXED, Key, Place, ROOT, check_znode_path};
 use super::quota::{self, Figures};
 use super::terms::{AclRef, IdRef, NodeChange, NodeKind, TreeError, TreeOp, TreeReply};
+#[cfg(feature = "mutations")]
+use crate::mutation::{Mutation, mutated};
 use crate::{
     EPHEMERALS_PER_SESSION_MAX, Event, Revision, SessionId, Stamp, ZNODE_DATA_BYTES_MAX,
     ZNODE_PATH_BYTES_MAX, ZNODE_TTL_MS_MAX,
@@ -89,6 +91,9 @@ impl Writer<'_> {
     pub(crate) fn end_session(&mut self, session: SessionId) {
         let mut undo = Undo { is_off: true, ..Undo::default() };
         let paths: Vec<Arc<str>> = self.tree.ephemerals(session).cloned().collect();
+        #[cfg(feature = "mutations")]
+        let paths: Vec<_> =
+            paths.into_iter().skip(usize::from(mutated(Mutation::KeepEphemeral))).collect();
         for path in paths {
             self.remove(Place::of(&path).expect("it is in the tree"), &mut undo);
         }
@@ -335,6 +340,10 @@ impl Writer<'_> {
     }
 
     fn undo(&mut self, undo: Undo) {
+        #[cfg(feature = "mutations")]
+        if mutated(Mutation::KeepHalfOfMulti) {
+            return;
+        }
         for stroke in undo.strokes.into_iter().rev() {
             match stroke {
                 Stroke::Put(path) => {
@@ -397,6 +406,10 @@ fn place_above(path: &str) -> Result<Place<'_>, TreeError> {
 /// It wraps into negative figures, as ZooKeeper's documentation has it.
 #[expect(clippy::cast_possible_truncation, reason = "it wraps")]
 fn sequence_number(parent: &Znode) -> i32 {
+    #[cfg(feature = "mutations")]
+    if mutated(Mutation::ReuseNumbers) {
+        return i32::try_from(parent.child_count).unwrap_or_default();
+    }
     parent.created as i32
 }
 
