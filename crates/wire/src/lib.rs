@@ -5,4 +5,5 @@
 // This package reads strangers' bytes: what can panic on them is denied, the generated code apart.
 #![warn(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+pub mod jute;
 pub mod native;
