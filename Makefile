@@ -5,7 +5,7 @@ HUNT_SECONDS ?= 300
 SEEDS ?= 2000
 CORE_SEEDS ?= 200000
 KILLS ?= 200
-FUZZ_TARGETS := wire commands apply state frames messages image log
+FUZZ_TARGETS := wire jute commands apply state frames messages image log
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 FUZZ_WORK := $(TARGET_DIR)/fuzz-work
 

@@ -3,6 +3,7 @@
 //! `docs/testing.md`, "Bytes from strangers").
 
 pub mod harness;
+mod jute;
 mod state;
 mod wire;
 
@@ -10,8 +11,9 @@ use harness::Target;
 use lockkeeper_node::fuzzing as node;
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     wire::WIRE,
+    jute::JUTE,
     state::COMMANDS,
     state::APPLY,
     state::STATE,

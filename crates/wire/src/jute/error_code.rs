@@ -37,7 +37,7 @@ macro_rules! error_codes {
 error_codes! {
     OK = 0, "OK", "It went well.";
     SYSTEM_ERROR = -1, "SYSTEMERROR", "Below are the server's and the connection's errors.";
-    RUNTIME_INCONSISTENCY = -2, "RUNTIMEINCONSISTENCY", "A part of a multi behind the one that failed.";
+    RUNTIME_INCONSISTENCY = -2, "RUNTIMEINCONSISTENCY", "A part of a multi behind the failed one.";
     DATA_INCONSISTENCY = -3, "DATAINCONSISTENCY", "Never sent.";
     CONNECTION_LOSS = -4, "CONNECTIONLOSS", "A client's own: never sent.";
     MARSHALLING_ERROR = -5, "MARSHALLINGERROR", "The body can't be decoded, or a choice is none.";
