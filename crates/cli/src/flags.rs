@@ -445,6 +445,10 @@ pub(crate) struct Server {
     #[arg(long, conflicts_with = "cluster")]
     pub(crate) join: bool,
 
+    /// Serve ZooKeeper clients, too
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = ZOOKEEPER)]
+    pub(crate) zookeeper: Option<String>,
+
     /// Listen for other machines although nothing is encrypted or authenticated
     #[arg(long)]
     pub(crate) insecure: bool,
@@ -459,7 +463,14 @@ pub(crate) struct Dev {
     /// Where clients connect
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2379")]
     pub(crate) listen: String,
+
+    /// Serve ZooKeeper clients, too
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = ZOOKEEPER)]
+    pub(crate) zookeeper: Option<String>,
 }
+
+/// Where ZooKeeper's clients look first.
+const ZOOKEEPER: &str = "127.0.0.1:2181";
 
 #[derive(Args, Debug)]
 pub(crate) struct Guardian {

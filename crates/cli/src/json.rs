@@ -31,6 +31,8 @@ pub(crate) struct Owner {
 }
 
 /// `exclusive`, `shared` or `permits`, the last with both numbers.
+///
+/// Of a ZooKeeper lock it isn't known how many permits there are: `of` is 0.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum HowHeld {
@@ -56,6 +58,8 @@ pub(crate) struct Holder {
     lease_left_ms: Option<u64>,
     /// An operator has asked for it back.
     is_revoked: bool,
+    /// The name of the holder's child, if the lock's kind is `zookeeper`; otherwise null.
+    znode: Option<String>,
 }
 
 /// One of those who wait.
@@ -69,6 +73,18 @@ pub(crate) struct Waiter {
     purpose: String,
     since: String,
     waited_ms: u64,
+    /// As a holder has it.
+    znode: Option<String>,
+}
+
+/// `native`, or `zookeeper`: then the lock is a directory's path, a token is a czxid, and `since`
+/// is when the child was made.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    #[default]
+    Native,
+    ZooKeeper,
 }
 
 /// `who`, and each of `ls`. In `ls`, `holders` and `waiters` may be the first few only.
@@ -79,6 +95,7 @@ pub(crate) struct Lock {
     holder_count: u32,
     waiters: Vec<Waiter>,
     waiter_count: u32,
+    kind: Kind,
 }
 
 /// `ls`.
@@ -195,6 +212,7 @@ impl From<&views::Hold> for Holder {
             ttl_ms: ms(hold.ttl),
             lease_left_ms: hold.lease_left.map(ms),
             is_revoked: hold.is_revoked,
+            znode: hold.znode.clone(),
         }
     }
 }
@@ -210,6 +228,7 @@ impl From<&views::Waiter> for Waiter {
             purpose: waiter.purpose.clone(),
             since: rfc3339(waiter.since_stamp_ms),
             waited_ms: ms(waiter.waited),
+            znode: waiter.znode.clone(),
         }
     }
 }
@@ -222,6 +241,10 @@ impl From<&views::Lock> for Lock {
             holder_count: lock.hold_count,
             waiters: lock.waiters.iter().map(Into::into).collect(),
             waiter_count: lock.waiter_count,
+            kind: match lock.kind {
+                views::LockKind::Native => Kind::Native,
+                views::LockKind::ZooKeeper => Kind::ZooKeeper,
+            },
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `ls`: locks in use.
 
-use lockkeeper::views::Lock;
+use lockkeeper::views::{Lock, LockKind};
 
 use crate::connect::Target;
 use crate::exit::Failure;
@@ -54,7 +54,18 @@ fn nothing(flags: &Ls) -> String {
 }
 
 fn table(locks: &[Lock]) -> Result<(), Failure> {
-    let mut rows = Rows::new(&["LOCK", "MODE", "HOLDER", ">TOKEN", ">HELD", ">WAITING"]);
+    const HEADINGS: [&str; 7] = ["LOCK", "MODE", "HOLDER", ">TOKEN", ">HELD", ">WAITING", "KIND"];
+    // Most know one kind.
+    let kinds = usize::from(locks.iter().any(|lock| lock.kind != LockKind::Native));
+    let mut rows = Rows::new(&HEADINGS[..6 + kinds]);
+    let mut add = |mut cells: Vec<String>, kind: LockKind| {
+        let kind = match kind {
+            LockKind::Native => "native",
+            LockKind::ZooKeeper => "zookeeper",
+        };
+        cells.extend([kind.to_owned()].into_iter().take(kinds));
+        rows.add(cells);
+    };
     for lock in locks {
         let name = Printable(&lock.name).to_string();
         let waiting = match lock.waiter_count {
@@ -62,9 +73,9 @@ fn table(locks: &[Lock]) -> Result<(), Failure> {
             waiters => waiters.to_string(),
         };
         let Some(hold) = lock.holds.first() else {
-            rows.add(
-                [name, String::new(), "–".into(), String::new(), String::new(), waiting].into(),
-            );
+            let nobody = "–".to_owned();
+            let none = String::new();
+            add(vec![name, none.clone(), nobody, none.clone(), none, waiting], lock.kind);
             continue;
         };
         let others = match lock.hold_count {
@@ -73,7 +84,7 @@ fn table(locks: &[Lock]) -> Result<(), Failure> {
         };
         let holder = format!("{}{others}", person(hold));
         let (token, held) = (hold.token.to_string(), clock(hold.held));
-        rows.add(vec![name, mode(hold.mode), holder, token, held, waiting]);
+        add(vec![name, mode(hold.mode), holder, token, held, waiting], lock.kind);
     }
     rows.print("")
 }

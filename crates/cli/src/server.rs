@@ -3,7 +3,9 @@
 use std::io;
 
 use lockkeeper_node::{Environment, Member};
-use lockkeeper_server::{ConfigError, LogFormat, Server, ServerConfig, Settings, StartError};
+use lockkeeper_server::{
+    ConfigError, LogFormat, Server, ServerConfig, Settings, StartError, ZooKeeperKeys,
+};
 
 use crate::exit::{Failure, Reason};
 use crate::flags::{self, Global};
@@ -30,6 +32,7 @@ pub(crate) async fn run_dev(global: &Global, flags: flags::Dev) -> Result<u8, Fa
     let flags = flags::Server {
         data_dir: Some(directory.clone()),
         listen: Some(flags.listen),
+        zookeeper: flags.zookeeper,
         // Nobody looks for it, so any port will do: two of them don't get into each other's way.
         listen_peer: Some("127.0.0.1:0".to_owned()),
         ..flags::Server::default()
@@ -44,7 +47,11 @@ pub(crate) async fn run_dev(global: &Global, flags: flags::Dev) -> Result<u8, Fa
              \x20 In another terminal:\n\
              \x20   export LOCKKEEPER_URL=lockkeeper://{url}\n\
              \x20   lockkeeper lock hello -- sleep 10"
-        ))
+        ))?;
+        match server.zookeeper_address() {
+            Some(address) => eprint(&format!("\x20 For ZooKeeper clients: {address}")),
+            None => Ok(()),
+        }
     })
     .await;
     match std::fs::remove_dir_all(&directory) {
@@ -86,6 +93,7 @@ fn settings(global: &Global, flags: flags::Server) -> Settings {
         cluster: Some(cluster).filter(|cluster| !cluster.is_empty()),
         join: flags.join.then_some(true),
         insecure: flags.insecure.then_some(true),
+        zookeeper: ZooKeeperKeys { listen: flags.zookeeper, ..ZooKeeperKeys::default() },
         log_level: global.log.clone(),
         log_format: global.log_format.map(Into::into),
         ..Settings::default()
@@ -113,7 +121,8 @@ impl From<StartError> for Failure {
             StartError::Config(_) => Reason::Config,
             StartError::Listen { .. } => Reason::Listen,
             StartError::Node(error) => reason_of(error),
-            StartError::Boot(_) | StartError::Http(_) => Reason::Io,
+            StartError::Tls(_) => Reason::Config,
+            StartError::Boot(_) | StartError::Http(_) | StartError::TlsThread(_) => Reason::Io,
         };
         Self::new(reason, error.to_string())
     }

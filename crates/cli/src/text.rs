@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
-use lockkeeper::Mode;
 use lockkeeper::views::{Hold, Owner, Waiter};
+use lockkeeper::{Mode, SessionId};
 
 /// Text from elsewhere, with everything escaped that could play with a terminal: control
 /// characters, and those that change the direction of writing.
@@ -53,8 +53,15 @@ pub(crate) fn mode(mode: Mode) -> String {
     match mode {
         Mode::Exclusive => "exclusive".to_owned(),
         Mode::Shared => "shared".to_owned(),
+        // How many there are, only ZooKeeper's clients themselves know.
+        Mode::Permits { take, of: 0 } => count(take.into(), "permit"),
         Mode::Permits { take, of } => format!("{take} of {of}"),
     }
+}
+
+/// A session as those call it who opened it: ZooKeeper's clients write `0x`.
+pub(crate) fn session(id: SessionId, znode: Option<&str>) -> String {
+    if znode.is_some() { format!("0x{:x}", id.0) } else { id.to_string() }
 }
 
 /// A time that runs: `0:41`, `3:10`, `1:02:03`, `2d 3:04:05`.

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
-use lockkeeper::views::{Hold, Lock};
+use lockkeeper::views::{Hold, Lock, LockKind};
 use lockkeeper::{Client, Error};
 use tokio::time::timeout;
 
@@ -11,7 +11,7 @@ use crate::connect::Target;
 use crate::exit::{Failure, Reason};
 use crate::flags::{Consent, Global, Unlock};
 use crate::output;
-use crate::text::{Printable, clock, person, seconds, waiting_person};
+use crate::text::{Printable, clock, person, seconds, session, waiting_person};
 
 /// How much longer than the lease the passing on is waited for: the cluster ends a session a
 /// little after its lease.
@@ -39,6 +39,15 @@ fn choose<'a>(flags: &Unlock, lock: Option<&'a Lock>) -> Result<&'a Hold, Failur
         let what = format!("{name} isn't held by anybody");
         return Err(Failure::new(Reason::StaleToken, what));
     };
+    if lock.is_some_and(|lock| lock.kind == LockKind::ZooKeeper) {
+        let what = format!("{name} is a lock of ZooKeeper's clients: they can't be asked for it");
+        let advice = format!(
+            "Nothing was changed. Ending the holder's session passes the lock on: \
+             `lockkeeper session end {}`.",
+            session(oldest.session, oldest.znode.as_deref())
+        );
+        return Err(Failure::new(Reason::Usage, what).advise(advice));
+    }
     let by = format!("it is held by {}, token {}", person(oldest), oldest.token);
     let Some(token) = flags.if_token else {
         let what = format!("which hold of {name} is meant? {by}");

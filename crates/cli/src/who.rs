@@ -1,13 +1,16 @@
 //! `who`: who holds a lock, and who waits for it.
 
-use lockkeeper::views::{Hold, Lock};
+use lockkeeper::Mode;
+use lockkeeper::views::{Hold, Lock, LockKind};
 
 use crate::connect::Target;
 use crate::exit::Failure;
 use crate::flags::{Global, Output, Who};
 use crate::json;
 use crate::output::{self, Rows};
-use crate::text::{Printable, clock, count, local_time, mode, person, seconds, waiting_person};
+use crate::text::{
+    Printable, clock, count, local_time, mode, person, seconds, session, waiting_person,
+};
 
 pub(crate) async fn run(global: &Global, flags: Who) -> Result<u8, Failure> {
     let client = Target::of(global)?.connect(global).await?;
@@ -25,6 +28,9 @@ pub(crate) async fn run(global: &Global, flags: Who) -> Result<u8, Failure> {
 
 fn people(lock: &Lock) -> Result<(), Failure> {
     let name = Printable(&lock.name);
+    if lock.kind == LockKind::ZooKeeper {
+        output::line(format!("{name} is a lock of ZooKeeper's clients"))?;
+    }
     match (lock.hold_count, lock.holds.first()) {
         (_, None) => output::line(format!("{name} is held by nobody"))?,
         (1, Some(hold)) => {
@@ -37,20 +43,29 @@ fn people(lock: &Lock) -> Result<(), Failure> {
             rest(holds, lock.holds.len())?;
         }
     }
+    if lock.holds.iter().any(|hold| matches!(hold.mode, Mode::Permits { of: 0, .. })) {
+        output::line(
+            "  How many permits there are, only the clients know: the last may wait yet.",
+        )?;
+    }
     match lock.waiter_count {
         0 => output::line("nobody waits for it")?,
         1 => output::line("1 waits for it")?,
         waiters => output::line(format!("{waiters} wait for it"))?,
     }
-    let mut rows = Rows::new(&[">PLACE", "WHO", "MODE", ">WAITING", "SESSION"]);
+    let znodes = usize::from(lock.kind == LockKind::ZooKeeper);
+    let headings = [">PLACE", "WHO", "MODE", ">WAITING", "SESSION", "ZNODE"];
+    let mut rows = Rows::new(&headings[..5 + znodes]);
     for waiter in &lock.waiters {
-        rows.add(vec![
+        let mut cells = vec![
             waiter.place.to_string(),
             waiting_person(waiter),
             mode(waiter.mode),
             clock(waiter.waited),
-            waiter.session.to_string(),
-        ]);
+            session(waiter.session, waiter.znode.as_deref()),
+        ];
+        cells.extend(waiter.znode.as_ref().map(|znode| Printable(znode).to_string()));
+        rows.add(cells);
     }
     if !lock.waiters.is_empty() {
         rows.print("  ")?;
@@ -61,14 +76,19 @@ fn people(lock: &Lock) -> Result<(), Failure> {
 fn details(hold: &Hold) -> Result<(), Failure> {
     let mut rows = Rows::new(&[]);
     let mut add = |what: &str, value: String| rows.add(vec![what.to_owned(), value]);
-    add("since", format!("{} ({})", local_time(hold.since_stamp_ms), clock(hold.held)));
+    // Whether a ZooKeeper client has waited before it held, nobody has written down.
+    let since = if hold.znode.is_some() { "in line since" } else { "since" };
+    add(since, format!("{} ({})", local_time(hold.since_stamp_ms), clock(hold.held)));
     add("token", hold.token.to_string());
     add("mode", mode(hold.mode));
     add("lease", lease(hold));
     if !hold.owner.program.is_empty() {
         add("program", Printable(&hold.owner.program).to_string());
     }
-    add("session", hold.session.to_string());
+    add("session", session(hold.session, hold.znode.as_deref()));
+    if let Some(znode) = &hold.znode {
+        add("znode", Printable(znode).to_string());
+    }
     if hold.is_revoked {
         add("revoked", "an operator has asked for it back".to_owned());
     }
@@ -76,16 +96,20 @@ fn details(hold: &Hold) -> Result<(), Failure> {
 }
 
 fn holders(holds: &[Hold]) -> Result<(), Failure> {
-    let mut rows = Rows::new(&[">TOKEN", "WHO", "MODE", ">HELD", "LEASE LEFT", "SESSION"]);
+    let znodes = usize::from(holds.iter().any(|hold| hold.znode.is_some()));
+    let headings = [">TOKEN", "WHO", "MODE", ">HELD", "LEASE LEFT", "SESSION", "ZNODE"];
+    let mut rows = Rows::new(&headings[..6 + znodes]);
     for hold in holds {
-        rows.add(vec![
+        let mut cells = vec![
             hold.token.to_string(),
             person(hold),
             mode(hold.mode),
             clock(hold.held),
             lease(hold),
-            hold.session.to_string(),
-        ]);
+            session(hold.session, hold.znode.as_deref()),
+        ];
+        cells.extend(hold.znode.as_ref().map(|znode| Printable(znode).to_string()));
+        rows.add(cells);
     }
     rows.print("  ")
 }

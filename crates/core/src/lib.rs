@@ -42,6 +42,6 @@ pub use reply::{Refusal, Reply};
 pub use session::Owner;
 pub use tree::{
     AclRef, IdRef, NodeAcl, NodeChange, NodeKind, NodeView, Stat, Tree, TreeError, TreeOp,
-    TreeReply, check_znode_path, perms,
+    TreeReply, check_znode_path, perms, sequence_number,
 };
 pub use view::{Counts, HoldView, Lease, LockView, SessionView, WaiterView};

@@ -21,9 +21,11 @@ impl fmt::Display for SessionId {
 impl FromStr for SessionId {
     type Err = Error;
 
+    /// With `0x` before it or not: ZooKeeper's tools write one so.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let is_id = !text.is_empty() && text.len() <= 16;
-        let id = is_id.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+        let digits = text.strip_prefix("0x").unwrap_or(text);
+        let is_id = !digits.is_empty() && digits.len() <= 16;
+        let id = is_id.then(|| u64::from_str_radix(digits, 16).ok()).flatten();
         id.map(Self).ok_or_else(|| {
             Error::Config(format!("{text:?} is no session id (up to 16 hexadecimal digits)"))
         })
@@ -42,7 +44,8 @@ pub enum Mode {
     Permits {
         /// How many this hold takes, from 1 to `of`.
         take: u32,
-        /// How many there are; fixed while the lock is in use.
+        /// How many there are; fixed while the lock is in use. 0 where servers don't know, which is
+        /// of [`LockKind::ZooKeeper`] alone.
         of: u32,
     },
 }
@@ -128,6 +131,17 @@ pub struct QueueView {
     pub hold_count: u32,
 }
 
+/// Whose lock it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LockKind {
+    /// Granted by the cluster to clients like this one.
+    #[default]
+    Native,
+    /// A directory in which ZooKeeper's clients stand in line; its name is the directory's path.
+    /// Who holds it is read from the names of its children, as the clients' recipes have it.
+    ZooKeeper,
+}
+
 /// Somebody holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
@@ -155,6 +169,9 @@ pub struct Hold {
     pub ttl: Duration,
     /// What is left of that lease, as the leader knows it; `None` if it couldn't be asked.
     pub lease_left: Option<Duration>,
+    /// Of a ZooKeeper lock: the name of the holder's child. Then the token is its czxid, the times
+    /// are those since it was made, and there is no number of an acquire.
+    pub znode: Option<String>,
 }
 
 /// Somebody waits for a lock.
@@ -178,6 +195,8 @@ pub struct Waiter {
     pub place: u32,
     /// Who says so.
     pub owner: Owner,
+    /// Of a ZooKeeper lock: the name of the waiter's child.
+    pub znode: Option<String>,
 }
 
 /// A lock in use.
@@ -193,6 +212,8 @@ pub struct Lock {
     pub waiters: Vec<Waiter>,
     /// How many wait.
     pub waiter_count: u32,
+    /// Whose lock it is.
+    pub kind: LockKind,
 }
 
 /// A live session.
@@ -354,6 +375,7 @@ impl From<native::Hold> for Hold {
             owner: hold.owner.unwrap_or_default().into(),
             ttl: ms(hold.ttl_ms.into()),
             lease_left: hold.lease_left_ms.map(|left| ms(left.into())),
+            znode: Some(hold.znode).filter(|name| !name.is_empty()),
         }
     }
 }
@@ -370,13 +392,19 @@ impl From<native::Waiter> for Waiter {
             purpose: waiter.purpose,
             place: waiter.place,
             owner: waiter.owner.unwrap_or_default().into(),
+            znode: Some(waiter.znode).filter(|name| !name.is_empty()),
         }
     }
 }
 
 impl From<native::Lock> for Lock {
     fn from(lock: native::Lock) -> Self {
+        let kind = match lock.kind() {
+            native::lock::Kind::Native => LockKind::Native,
+            native::lock::Kind::Zookeeper => LockKind::ZooKeeper,
+        };
         Self {
+            kind,
             name: lock.name,
             holds: lock.holds.into_iter().map(Into::into).collect(),
             hold_count: lock.hold_count,

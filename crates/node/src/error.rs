@@ -75,8 +75,9 @@ pub enum StartError {
 /// This node can't serve a request now; another one may, or this one later.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// No leader with a majority is known, so nothing was proposed: nothing happened.
-    #[error("no majority: this node reaches {reached} of {of} voters")]
+    /// No leader with a majority is known, so nothing was proposed: nothing happened. That a
+    /// majority is reached all the same means that it hasn't elected one yet.
+    #[error("{}", without_leader(*.reached, *.of))]
     NoQuorum {
         /// Voters that this node hears, itself included.
         reached: u32,
@@ -131,4 +132,33 @@ pub enum MembershipError {
         /// Why.
         reason: String,
     },
+}
+
+/// Why there is no leader: the operator looks after the missing voters, or waits a moment.
+fn without_leader(reached: u32, of: u32) -> String {
+    // Rounded down, so that a majority is more than it.
+    if reached > of / 2 {
+        format!(
+            "no leader yet: {reached} of {of} voters answer, an election is under way; try again"
+        )
+    } else {
+        format!("no majority: this node reaches {reached} of {of} voters")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_majority_without_a_leader_is_not_called_no_majority() {
+        let said = |reached, of| Unavailable::NoQuorum { reached, of }.to_string();
+        let election = "no leader yet: 3 of 4 voters answer, an election is under way; try again";
+        assert_eq!(said(3, 4), election);
+        assert!(said(2, 3).starts_with("no leader yet: 2 of 3 "));
+        for (reached, of) in [(2, 4), (1, 3), (0, 0)] {
+            let cut_off = format!("no majority: this node reaches {reached} of {of} voters");
+            assert_eq!(said(reached, of), cut_off);
+        }
+    }
 }

@@ -181,8 +181,9 @@ impl NodeHandle {
         self.inner.replica.lock().listeners.watch(prefix, id, sink);
     }
 
-    /// Sends every change of the tree to `sink`, from the next entry on, until
-    /// [`NodeHandle::detach`]. It comes before the answer to the command that made it.
+    /// Sends every change of the tree, and every end of a session behind those that it made, to
+    /// `sink`, from the next entry on, until [`NodeHandle::detach`]. It comes before the answer to
+    /// the command that made it.
     pub fn watch_tree(&self, sink: &Arc<dyn Sink>) {
         self.inner.replica.lock().listeners.watch_tree(sink);
     }

@@ -101,11 +101,13 @@ impl Listeners {
             sink.event(None, event, state, now);
             told.add(sink);
         }
-        if let Event::Node { .. } = event {
+        if let Event::Node { .. } | Event::SessionEnded { .. } = event {
             for sink in &self.of_tree {
                 sink.event(None, event, state, now);
                 told.add(sink);
             }
+        }
+        if let Event::Node { .. } = event {
             return;
         }
         if !self.watches.is_empty() && !matches!(event, Event::SessionMoved { .. }) {

@@ -6,6 +6,7 @@
 
 mod settings;
 mod units;
+mod zookeeper;
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -15,11 +16,13 @@ use lockkeeper_core::{TTL_MS_MAX, TTL_MS_MIN};
 use lockkeeper_node::{Member, NodeConfig, NodeId, Start, Timers};
 
 pub use settings::{LogFormat, Network, Settings};
+pub use zookeeper::ZooKeeperKeys;
 
 use crate::limits::{
     CONNECTIONS_MAX, ELECTION_TIMEOUT_MAX, FRAME_TIMEOUT, HANDSHAKE_TIMEOUT,
     HEARTBEAT_INTERVAL_MIN, IDLE_TIMEOUT,
 };
+use crate::zookeeper::{TlsSettings, ZooKeeperSettings};
 
 const LISTEN: &str = "127.0.0.1:2379";
 const LISTEN_PEER: &str = "127.0.0.1:2380";
@@ -54,6 +57,14 @@ pub struct ServerConfig {
     /// Sessions of an earlier boot of this machine are ended at the start, because clients and
     /// server share the machine.
     pub ends_sessions_of_earlier_boots: bool,
+    /// `host:port` for ZooKeeper's clients; `None`: they aren't served.
+    pub zookeeper_listen: Option<String>,
+    /// The same, within TLS.
+    pub zookeeper_tls_listen: Option<String>,
+    /// How TLS is spoken there.
+    pub zookeeper_tls: Option<TlsSettings>,
+    /// How they are served.
+    pub zookeeper: ZooKeeperSettings,
 }
 
 impl ServerConfig {
@@ -73,6 +84,10 @@ impl ServerConfig {
             idle_timeout: IDLE_TIMEOUT,
             ends_when_idle_for: None,
             ends_sessions_of_earlier_boots: false,
+            zookeeper_listen: None,
+            zookeeper_tls_listen: None,
+            zookeeper_tls: None,
+            zookeeper: ZooKeeperSettings::default(),
         }
     }
 
@@ -138,6 +153,9 @@ impl ServerConfig {
             ttl_max: settings.ttl_max.unwrap_or(defaults.ttl_max),
             ..defaults
         };
+        let zookeeper_listen = settings.zookeeper.listen.clone();
+        let zookeeper_tls_listen = settings.zookeeper.tls_listen.clone();
+        let (zookeeper, zookeeper_tls) = settings.zookeeper.settle()?;
         Ok(Self {
             node,
             listen: Some(settings.listen.unwrap_or_else(|| LISTEN.to_owned())),
@@ -151,6 +169,10 @@ impl ServerConfig {
             idle_timeout: settings.idle_timeout.unwrap_or(IDLE_TIMEOUT),
             ends_when_idle_for: None,
             ends_sessions_of_earlier_boots: false,
+            zookeeper_listen,
+            zookeeper_tls_listen,
+            zookeeper_tls,
+            zookeeper,
         })
     }
 
@@ -166,6 +188,13 @@ impl ServerConfig {
         if let Some(address) = &self.listen {
             self.check_listener("listen", address)?;
         }
+        if let Some(address) = &self.zookeeper_listen {
+            self.check_listener("zookeeper_listen", address)?;
+        }
+        if let Some(address) = &self.zookeeper_tls_listen {
+            zookeeper::check_tls_listener(address)?;
+        }
+        zookeeper::check(&self.zookeeper)?;
         if let Some(address) = &self.node.listen_peer {
             self.check_peer_listener(address)?;
         }
@@ -284,7 +313,7 @@ pub enum ConfigError {
     },
     /// There is no such key.
     #[error("{place}: there is no setting `{key}`{}", suggestion.map_or_else(
-        || format!("; the settings are {}", settings::KEYS.join(", ")),
+        || format!("; the settings are {}", settings::all_keys()),
         |nearest| format!("; did you mean `{nearest}`?"),
     ))]
     UnknownKey {
@@ -386,6 +415,12 @@ pub enum ConfigError {
     TtlMax {
         /// What it says.
         ttl_max: Duration,
+    },
+    /// A setting of the ZooKeeper front end is wrong, or is missing another.
+    #[error("{reason}")]
+    ZooKeeper {
+        /// What, and what to write instead.
+        reason: String,
     },
     /// Nothing is not enough.
     #[error("{key} must be more than 0")]

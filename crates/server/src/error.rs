@@ -323,6 +323,7 @@ mod tests {
         };
         let bodies = [
             unavailable(&Unavailable::NoQuorum { reached: 1, of: 3 }),
+            unavailable(&Unavailable::NoQuorum { reached: 3, of: 4 }),
             unavailable(&Unavailable::Unknown),
             unavailable(&Unavailable::Overloaded { queued_bytes: 1 << 26 }),
             unavailable(&Unavailable::DiskFull { node: 1, free_bytes: 1 << 20 }),

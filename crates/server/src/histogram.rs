@@ -80,15 +80,28 @@ impl TypedMetric for Histogram {
     const TYPE: MetricType = MetricType::Histogram;
 }
 
-impl EncodeMetric for Histogram {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+impl Histogram {
+    /// Whether nothing was observed yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inner.counts.iter().all(|count| count.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Encodes it in a unit of so many microseconds.
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people: 53 bits are plenty")]
+    pub(crate) fn encode_in(&self, mut encoder: MetricEncoder<'_>, unit: f64) -> fmt::Result {
         let Inner { bounds, counts, sum } = &*self.inner;
-        let bounds = bounds.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
+        let bounds = bounds.iter().map(|bound| *bound as f64 / unit).chain([f64::INFINITY]);
         let counts = counts.iter().map(|count| count.load(Ordering::Relaxed));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
-        let sum = seconds(sum.load(Ordering::Relaxed));
+        let sum = sum.load(Ordering::Relaxed) as f64 / unit;
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+}
+
+impl EncodeMetric for Histogram {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
+        self.encode_in(encoder, SECOND)
     }
 
     fn metric_type(&self) -> MetricType {
@@ -96,8 +109,11 @@ impl EncodeMetric for Histogram {
     }
 }
 
+/// Microseconds of a second.
+const SECOND: f64 = 1_000_000.0;
+
 /// Prometheus counts in seconds.
 #[expect(clippy::cast_precision_loss, reason = "a figure for people: 53 bits are plenty")]
 pub(crate) fn seconds(micros: u64) -> f64 {
-    micros as f64 / 1_000_000.0
+    micros as f64 / SECOND
 }

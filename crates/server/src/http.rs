@@ -12,13 +12,13 @@ use std::thread;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Path as UrlPath, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::Listener;
 use bytes::{Buf, BytesMut};
-use lockkeeper_node::NodeHandle;
+use lockkeeper_node::{NodeHandle, Unavailable};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -26,6 +26,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::connections::Admission;
 use crate::metrics::Metrics;
+use crate::zookeeper::{Source, admin};
 
 /// What a client hears that speaks HTTP/2 from its first byte, as gRPC does.
 pub(crate) const NO_HTTP2: &[u8] = b"HTTP/1.1 505 HTTP Version Not Supported\r\n\
@@ -66,13 +67,14 @@ impl Door {
 pub(crate) fn start(
     node: NodeHandle,
     metrics: Arc<Metrics>,
+    zookeeper: Option<Arc<dyn Source>>,
     request_timeout: Duration,
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<(Door, oneshot::Receiver<()>)> {
     let (ended, has_ended) = oneshot::channel();
     let (sender, receiver) = mpsc::channel(WAITING_MAX);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let router = router(Health { node, metrics });
+    let router = router(Health { node, metrics, zookeeper });
     thread::Builder::new().name("http".to_owned()).spawn(move || {
         runtime.block_on(async {
             tokio::select! {
@@ -91,6 +93,8 @@ pub(crate) fn start(
 struct Health {
     node: NodeHandle,
     metrics: Arc<Metrics>,
+    /// The ZooKeeper front end, if there is one.
+    zookeeper: Option<Arc<dyn Source>>,
 }
 
 fn router(health: Health) -> Router {
@@ -100,8 +104,25 @@ fn router(health: Health) -> Router {
         .route("/health", get(health_json))
         .route("/metrics", get(metrics))
         .route("/version", get(version))
+        .route("/commands", get(commands))
+        .route("/commands/{command}", get(command))
         .fallback(not_found)
         .with_state(health)
+}
+
+/// What ZooKeeper's administrators ask for.
+async fn commands(State(health): State<Health>) -> Response {
+    match health.zookeeper {
+        Some(_) => ([(header::CONTENT_TYPE, "text/html")], admin::index()).into_response(),
+        None => not_found().await.into_response(),
+    }
+}
+
+async fn command(State(health): State<Health>, UrlPath(name): UrlPath<String>) -> Response {
+    match health.zookeeper {
+        Some(source) => json(StatusCode::OK, admin::answer(&name, &*source)),
+        None => not_found().await.into_response(),
+    }
 }
 
 /// Whether clients can be served now: with what is the matter, if they can't.
@@ -114,9 +135,9 @@ async fn readyz(State(health): State<Health>) -> (StatusCode, String) {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n"));
     }
     let voters = status.members.iter().filter(|member| member.is_voter).count();
-    let reached = status.voters_reached;
-    let reason = format!("no majority: this node reaches {reached} of {voters} voters\n");
-    (StatusCode::SERVICE_UNAVAILABLE, reason)
+    let of = u32::try_from(voters).unwrap_or(u32::MAX);
+    let reason = Unavailable::NoQuorum { reached: status.voters_reached, of };
+    (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n"))
 }
 
 /// Readiness in the form that etcd's clients and load balancers know.

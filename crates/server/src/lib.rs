@@ -21,7 +21,12 @@ mod server;
 mod socket;
 mod transitions;
 mod unread;
+mod zookeeper;
 
-pub use config::{ConfigError, LogFormat, Network, ServerConfig, Settings};
+pub use config::{ConfigError, LogFormat, Network, ServerConfig, Settings, ZooKeeperKeys};
 pub use native::Native;
 pub use server::{Server, StartError};
+pub use zookeeper::{
+    Client as ZooKeeperClient, ClientAuth, TlsError, TlsSettings, Users, Whitelist, ZooKeeper,
+    ZooKeeperSettings,
+};

@@ -46,6 +46,11 @@ pub(crate) const PAGE_DEFAULT: usize = 1_000;
 /// The most locks or sessions in one page of a list.
 pub(crate) const PAGE_MAX: usize = 10_000;
 
+/// Connections that the system has made and this server has not yet accepted. Thousands of clients
+/// that lost another server come at one moment, and who finds no room is told nothing: it tries
+/// again after a second. Linux cuts this to `net.core.somaxconn`, which is the same by default.
+pub(crate) const NOT_ACCEPTED_MAX: u32 = 4_096;
+
 /// Bytes of one read: what a connection's frames are drained with.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
@@ -81,3 +86,76 @@ pub(crate) const HANDOVER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Classes of lock names that the metrics tell apart; the others are counted as one.
 pub(crate) const CLASSES_MAX: usize = 32;
+
+/// Requests of one ZooKeeper connection that are not answered: its socket isn't read meanwhile.
+/// ZooKeeper's own limit, there for all connections of a server together.
+pub(crate) const PIPELINE_MAX: usize = 1_000;
+
+/// Bytes of those among them that wait for their turn.
+pub(crate) const PIPELINE_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of output beyond which the next reply to a ZooKeeper client is not made yet: it is told
+/// what it asked for as fast as it reads.
+pub(crate) const REPLIES_WAITING_BYTES: usize = 1 << 20;
+
+/// Bytes of the reply to one multiRead, which may ask for the same megabyte again and again.
+pub(crate) const REPLY_BYTES_MAX: usize = 16 << 20;
+
+/// Requests of one connection that are answered before others get their turn.
+pub(crate) const TURN_REQUESTS_MAX: usize = 128;
+
+/// For how many of them a request counts that may have to walk through much of the tree.
+pub(crate) const LONG_REQUEST: usize = 32;
+
+/// Bytes of one frame of a ZooKeeper client, whatever the configuration says: with what is added
+/// below it must be a command that the log takes.
+pub(crate) const ZOOKEEPER_FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of the credentials that one id is made of. With [`IDS_MAX`] such ids a frame is still a
+/// command that the log takes.
+pub(crate) const CREDENTIALS_BYTES_MAX: usize = 2 << 10;
+
+/// Bytes that the scheme `auth` may add to the lists of ACLs of one request.
+pub(crate) const EXPANDED_BYTES_MAX: usize = 256 << 10;
+
+/// Pings of one ZooKeeper connection without an answer; a client with more has lost its patience
+/// long ago.
+pub(crate) const PINGS_WAITING_MAX: u64 = 1_000;
+
+/// Paths that one ZooKeeper connection may watch.
+pub(crate) const WATCHED_PATHS_MAX: usize = 1_000_000;
+
+/// Ids that one ZooKeeper connection may prove: each goes into the log with each of its writes.
+pub(crate) const IDS_MAX: usize = 64;
+
+/// How long a request waits for room in the node's queue before its connection is closed.
+pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often it is tried meanwhile.
+pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(20);
+
+/// Bytes of lists of children that are kept encoded.
+pub(crate) const LISTINGS_BYTES_MAX: usize = 64 << 20;
+
+/// Children from which on a list is worth keeping.
+pub(crate) const LISTING_CHILDREN_MIN: usize = 64;
+
+/// Children of ZooKeeper locks that the journal keeps in order, all locks together. Who acquires a
+/// lock beyond is not told.
+pub(crate) const JOURNAL_CHILDREN_MAX: usize = 200_000;
+
+/// Children of ZooKeeper locks that are looked at for one answer about them. Of a lock that more
+/// share, the others are taken for waiters.
+pub(crate) const LINE_STEPS_MAX: usize = 100_000;
+
+/// Bytes of the path of a ZooKeeper lock that is shown, so that it fits into an answer.
+pub(crate) const LINE_PATH_BYTES_MAX: usize = 4 << 10;
+
+/// Bytes that are shown of the name of a ZooKeeper lock's child.
+pub(crate) const LINE_NAME_BYTES_MAX: usize = 1 << 10;
+
+/// How often a server looks whether it is still served by a majority.
+pub(crate) const QUORUM_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How long a ZooKeeper client has for its first frame; ZooKeeper's own.
+pub(crate) const ZOOKEEPER_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -25,10 +25,13 @@ use prometheus_client::registry::Registry;
 use crate::connections::Connections;
 use crate::figures::{Figures, QueuesNow};
 use crate::histogram::seconds;
+use crate::zookeeper::Collected;
 
 /// Everything that is measured.
 pub(crate) struct Metrics {
     registry: Registry,
+    /// What has names of its own.
+    unprefixed: Registry,
 }
 
 impl Metrics {
@@ -37,19 +40,27 @@ impl Metrics {
         connections: Arc<Connections>,
         locks: Arc<Figures>,
         clock: Arc<dyn Clock>,
+        zookeeper: Option<Collected>,
     ) -> Self {
         let mut registry = Registry::with_prefix("lockkeeper");
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "What this server is", version);
         locks.register(&mut registry);
         registry.register_collector(Box::new(OfNode { node, connections, locks, clock }));
-        Self { registry }
+        let mut unprefixed = Registry::default();
+        if let Some(zookeeper) = zookeeper {
+            unprefixed.register_collector(Box::new(zookeeper));
+        }
+        Self { registry, unprefixed }
     }
 
     /// All of it in the OpenMetrics text format.
     pub(crate) fn encode(&self) -> String {
         let mut text = String::new();
-        text::encode(&mut text, &self.registry).expect("a string takes all that is written");
+        let encoded = text::encode_registry(&mut text, &self.registry)
+            .and_then(|()| text::encode_registry(&mut text, &self.unprefixed))
+            .and_then(|()| text::encode_eof(&mut text));
+        encoded.expect("a string takes all that is written");
         text
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,9 @@ use crate::connections::{Admission, Connections};
 use crate::limits::{FAREWELL_TIMEOUT, HANDOVER_TIMEOUT};
 use crate::metrics::Metrics;
 use crate::socket::{Listener, Protocol, Socket, prepare, protocol, read_some};
-use crate::{Native, boot, files, http, transitions};
+use crate::zookeeper::tls::{self, Acceptor};
+use crate::zookeeper::{Place, TlsError, TlsSettings};
+use crate::{Native, ZooKeeper, ZooKeeperClient, boot, files, http, transitions};
 
 /// A running node with its front ends.
 ///
@@ -29,14 +32,34 @@ pub struct Server {
     front: Arc<Front>,
     accepting: Mutex<Vec<JoinHandle<()>>>,
     http_ended: Mutex<Option<oneshot::Receiver<()>>>,
-    addresses: Vec<String>,
-    tcp_address: Option<SocketAddr>,
+    tls_ended: Mutex<Option<TlsThread>>,
+    addresses: Addresses,
     ends_when_idle_for: Option<Duration>,
+}
+
+/// Whom a listener is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Door {
+    /// Clients of the native protocol and of HTTP.
+    Native,
+    /// ZooKeeper's.
+    ZooKeeper,
+    /// The same, within TLS.
+    ZooKeeperTls,
+}
+
+/// The thread for TLS: how it is told to end, and how it tells that it has.
+struct TlsThread {
+    stopping: watch::Sender<bool>,
+    ended: oneshot::Receiver<()>,
 }
 
 /// What all connections share.
 struct Front {
     native: Native,
+    zookeeper: ZooKeeper,
+    /// The way to the thread for TLS, if there is one.
+    zookeeper_tls: Option<tls::Door>,
     handshake_timeout: Duration,
     accepting: watch::Sender<bool>,
     connections: Arc<Connections>,
@@ -51,59 +74,63 @@ impl Server {
     /// [`StartError`]: each says what to do. Nothing keeps running then.
     pub async fn start(config: ServerConfig, environment: Environment) -> Result<Self, StartError> {
         config.check()?;
-        let listeners = bind(&config).await?;
+        let acceptor = config.zookeeper_tls.as_ref().map(TlsSettings::load).transpose()?;
+        let listeners = Listeners::bind(&config).await?;
+        let addresses = listeners.addresses();
         let data_dir = config.node.data_dir.clone();
         let ttl_max = config.node.ttl_max;
         let clock = Arc::clone(&environment.clock);
+        let random = Arc::clone(&environment.random);
         let node = NodeHandle::start(config.node, environment).await?;
         if config.ends_sessions_of_earlier_boots {
-            let ended = boot::end_earlier_sessions(&node, &data_dir).await;
-            let ended = ended.map_err(|error| StartError::Boot(error.to_string()))?;
-            if ended > 0 {
-                tracing::info!(ended, "ended the sessions of an earlier boot of this machine");
-            }
+            end_earlier_sessions(&node, &data_dir).await?;
         }
-        let connections_max = files::room_for(config.connections_max);
-        if connections_max < config.connections_max {
-            tracing::warn!(
-                connections_max,
-                wanted = config.connections_max,
-                "this process may not have as many files open as connections_max asks for: raise \
-                 its limit (ulimit -n, LimitNOFILE=)"
-            );
-        }
-        let connections = Arc::new(Connections::new(connections_max));
+        let connections = Arc::new(Connections::new(room_for(config.connections_max)));
         let native = Native {
             idle_timeout: config.idle_timeout,
             frame_timeout: config.frame_timeout,
             ..Native::new(node.clone(), ttl_max)
         };
         let figures = Arc::clone(&native.figures);
+        let unread = Arc::clone(&figures.unread);
+        let zookeeper = ZooKeeper::beside(node.clone(), config.zookeeper, random, unread);
+        zookeeper.place(Place {
+            client_port: addresses.zookeeper.map(|address| address.port()),
+            secure_client_port: addresses.zookeeper_tls.map(|address| address.port()),
+            data_dir: data_dir.display().to_string(),
+            clock: Arc::clone(&clock),
+        });
+        let serves_zookeeper = addresses.zookeeper.or(addresses.zookeeper_tls).is_some();
         transitions::follow(&node, &figures, &clock, native.stopping.subscribe());
-        let metrics = Metrics::new(node.clone(), Arc::clone(&connections), figures, clock);
+        let collected = serves_zookeeper.then(|| zookeeper.collected());
+        let metrics =
+            Metrics::new(node.clone(), Arc::clone(&connections), figures, clock, collected);
         let stopping = native.stopping.subscribe();
-        let http = http::start(node.clone(), Arc::new(metrics), config.frame_timeout, stopping);
+        let source = serves_zookeeper.then(|| zookeeper.source());
+        let metrics = Arc::new(metrics);
+        let http = http::start(node.clone(), metrics, source, config.frame_timeout, stopping);
         let (http, http_ended) = http.map_err(StartError::Http)?;
+        let (zookeeper_tls, tls_ended) = start_tls(acceptor, &zookeeper)?.unzip();
         let front = Arc::new(Front {
             native,
+            zookeeper,
+            zookeeper_tls,
             handshake_timeout: config.handshake_timeout,
             accepting: watch::Sender::new(true),
             connections,
             http,
         });
-        let addresses: Vec<String> = listeners.iter().map(ToString::to_string).collect();
-        tracing::info!(node = front.native.node.status().id, ?addresses, "serving clients");
+        tracing::info!(node = front.native.node.status().id, %addresses, "serving clients");
+        let accepting = listeners.doors().map(|(listener, door)| {
+            let front = Arc::clone(&front);
+            tokio::spawn(accept(listener, door, front))
+        });
         Ok(Self {
             addresses,
-            tcp_address: listeners.iter().find_map(Listener::tcp_address),
             ends_when_idle_for: config.ends_when_idle_for,
             http_ended: Mutex::new(Some(http_ended)),
-            accepting: Mutex::new(
-                listeners
-                    .into_iter()
-                    .map(|listener| tokio::spawn(accept(listener, Arc::clone(&front))))
-                    .collect(),
-            ),
+            tls_ended: Mutex::new(tls_ended),
+            accepting: Mutex::new(accepting.collect()),
             front,
         })
     }
@@ -117,14 +144,26 @@ impl Server {
     /// Where clients are awaited: `host:port`, or `unix:` and a path.
     #[must_use]
     pub fn addresses(&self) -> &[String] {
-        &self.addresses
+        &self.addresses.native
     }
 
     /// The address of the TCP listener, with the port that the system chose if it was asked to;
     /// `None` if there is none.
     #[must_use]
     pub fn tcp_address(&self) -> Option<SocketAddr> {
-        self.tcp_address
+        self.addresses.tcp
+    }
+
+    /// The address of the listener for ZooKeeper's clients, likewise.
+    #[must_use]
+    pub fn zookeeper_address(&self) -> Option<SocketAddr> {
+        self.addresses.zookeeper
+    }
+
+    /// The address of the listener for those of them that speak TLS, likewise.
+    #[must_use]
+    pub fn zookeeper_tls_address(&self) -> Option<SocketAddr> {
+        self.addresses.zookeeper_tls
     }
 
     /// Completes when the node has become unfit; the process should say why and exit.
@@ -173,8 +212,14 @@ impl Server {
         }
         front.native.node.stop().await;
         front.native.stopping.send_replace(true);
+        front.zookeeper.stop();
         let mut open = front.connections.watch();
         let _ = timeout(2 * FAREWELL_TIMEOUT, open.wait_for(|count| *count == 0)).await;
+        let tls_ended = self.tls_ended.lock().take();
+        if let Some(TlsThread { stopping, ended }) = tls_ended {
+            stopping.send_replace(true);
+            let _ = ended.await;
+        }
         let http_ended = self.http_ended.lock().take();
         if let Some(http_ended) = http_ended {
             let _ = http_ended.await;
@@ -184,25 +229,122 @@ impl Server {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+        f.debug_struct("Server").field("addresses", &self.addresses.native).finish_non_exhaustive()
     }
 }
 
-async fn bind(config: &ServerConfig) -> Result<Vec<Listener>, StartError> {
-    let mut listeners = Vec::new();
-    if let Some(address) = &config.listen {
-        let listener = Listener::tcp(address).await;
-        listeners.push(listener.map_err(|reason| StartError::listen(address, reason))?);
+/// How many connections there may be, for want of files.
+fn room_for(wanted: usize) -> usize {
+    let connections_max = files::room_for(wanted);
+    if connections_max < wanted {
+        tracing::warn!(
+            connections_max,
+            wanted,
+            "this process may not have as many files open as connections_max asks for: raise its \
+             limit (ulimit -n, LimitNOFILE=)"
+        );
     }
-    if let Some(path) = &config.listen_unix {
-        let listener = Listener::unix(path);
-        let address = format!("unix:{}", path.display());
-        listeners.push(listener.map_err(|reason| StartError::listen(&address, reason))?);
-    }
-    Ok(listeners)
+    connections_max
 }
 
-async fn accept(listener: Listener, front: Arc<Front>) {
+/// Where clients have been told to come, as the system has it.
+struct Addresses {
+    /// `host:port`, or `unix:` and a path.
+    native: Vec<String>,
+    /// The first of them that is one.
+    tcp: Option<SocketAddr>,
+    zookeeper: Option<SocketAddr>,
+    zookeeper_tls: Option<SocketAddr>,
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.native.join(", "))?;
+        for (language, address) in
+            [("ZooKeeper", self.zookeeper), ("ZooKeeper in TLS", self.zookeeper_tls)]
+        {
+            if let Some(address) = address {
+                write!(f, ", {address} ({language})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn end_earlier_sessions(node: &NodeHandle, data_dir: &Path) -> Result<(), StartError> {
+    let ended = boot::end_earlier_sessions(node, data_dir).await;
+    let ended = ended.map_err(|error| StartError::Boot(error.to_string()))?;
+    if ended > 0 {
+        tracing::info!(ended, "ended the sessions of an earlier boot of this machine");
+    }
+    Ok(())
+}
+
+/// Where clients are awaited.
+struct Listeners {
+    native: Vec<Listener>,
+    zookeeper: Option<Listener>,
+    zookeeper_tls: Option<Listener>,
+}
+
+impl Listeners {
+    async fn bind(config: &ServerConfig) -> Result<Self, StartError> {
+        let mut native = Vec::from_iter(bind_tcp(config.listen.as_deref(), "listen").await?);
+        if let Some(path) = &config.listen_unix {
+            let listener = Listener::unix(path);
+            let address = format!("unix:{}", path.display());
+            native.push(
+                listener.map_err(|reason| StartError::listen(&address, "listen_unix", reason))?,
+            );
+        }
+        Ok(Self {
+            native,
+            zookeeper: bind_tcp(config.zookeeper_listen.as_deref(), "zookeeper_listen").await?,
+            zookeeper_tls: bind_tcp(config.zookeeper_tls_listen.as_deref(), "zookeeper_tls_listen")
+                .await?,
+        })
+    }
+
+    fn addresses(&self) -> Addresses {
+        let of = |listener: &Option<Listener>| listener.as_ref().and_then(Listener::tcp_address);
+        Addresses {
+            native: self.native.iter().map(ToString::to_string).collect(),
+            tcp: self.native.iter().find_map(Listener::tcp_address),
+            zookeeper: of(&self.zookeeper),
+            zookeeper_tls: of(&self.zookeeper_tls),
+        }
+    }
+
+    /// Each, and whom it is for.
+    fn doors(self) -> impl Iterator<Item = (Listener, Door)> {
+        let native = self.native.into_iter().map(|listener| (listener, Door::Native));
+        let zookeeper = self.zookeeper.map(|listener| (listener, Door::ZooKeeper));
+        let tls = self.zookeeper_tls.map(|listener| (listener, Door::ZooKeeperTls));
+        native.chain(zookeeper).chain(tls)
+    }
+}
+
+async fn bind_tcp(
+    address: Option<&str>,
+    setting: &'static str,
+) -> Result<Option<Listener>, StartError> {
+    let Some(address) = address else { return Ok(None) };
+    let listener = Listener::tcp(address).await;
+    listener.map(Some).map_err(|reason| StartError::listen(address, setting, reason))
+}
+
+fn start_tls(
+    acceptor: Option<Acceptor>,
+    zookeeper: &ZooKeeper,
+) -> Result<Option<(tls::Door, TlsThread)>, StartError> {
+    let Some(acceptor) = acceptor else { return Ok(None) };
+    let stopping = watch::Sender::new(false);
+    let started = tls::start(acceptor, zookeeper.clone(), stopping.subscribe());
+    let (door, ended) = started.map_err(StartError::TlsThread)?;
+    Ok(Some((door, TlsThread { stopping, ended })))
+}
+
+async fn accept(listener: Listener, door: Door, front: Arc<Front>) {
     /// When the system has no descriptors or memory left, asking again at once would only spin.
     const PAUSE: Duration = Duration::from_millis(100);
 
@@ -213,11 +355,17 @@ async fn accept(listener: Listener, front: Arc<Front>) {
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok(socket) => match front.connections.admit() {
-                Some(admission) => {
+            Ok(socket) => match (front.connections.admit(), door) {
+                (Some(admission), Door::Native) => {
                     tokio::spawn(greet(socket, admission, Arc::clone(&front)));
                 }
-                None => turn_away(socket, front.connections.max()),
+                (Some(admission), Door::ZooKeeper) => {
+                    tokio::spawn(serve_zookeeper(socket, admission, Arc::clone(&front)));
+                }
+                (None, Door::Native) => turn_away(socket, front.connections.max()),
+                // Its clients know no word for this.
+                (None, Door::ZooKeeper | Door::ZooKeeperTls) => drop(socket),
+                (Some(admission), Door::ZooKeeperTls) => hand_to_tls(socket, admission, &front),
             },
             Err(error) => {
                 tracing::warn!(%listener, %error, "a connection could not be accepted");
@@ -263,6 +411,23 @@ async fn greet(socket: Socket, admission: Admission, front: Arc<Front>) {
     }
 }
 
+fn hand_to_tls(socket: Socket, admission: Admission, front: &Front) {
+    let (Socket::Tcp(stream, address), Some(door)) = (socket, &front.zookeeper_tls) else { return };
+    if let Err(error) = prepare(&stream) {
+        return tracing::debug!(%address, %error, "a connection was gone before it was served");
+    }
+    door.hand_over(stream, address, admission);
+}
+
+async fn serve_zookeeper(socket: Socket, admission: Admission, front: Arc<Front>) {
+    let Socket::Tcp(stream, address) = socket else { return };
+    if let Err(error) = prepare(&stream) {
+        return tracing::debug!(%address, %error, "a connection was gone before it was served");
+    }
+    front.zookeeper.serve(stream, ZooKeeperClient { address, ids: Vec::new() }).await;
+    drop(admission);
+}
+
 /// Says why there is no room. Nothing is waited for: whoever floods the listener gets no more.
 fn turn_away(socket: Socket, max: usize) {
     let message = format!("this server has {max} connections already; try another one, or later");
@@ -291,8 +456,14 @@ pub enum StartError {
         /// The system's words.
         reason: io::Error,
         /// What to do.
-        advice: &'static str,
+        advice: String,
     },
+    /// The files for TLS can't be used.
+    #[error("zookeeper_tls: {0}")]
+    Tls(#[from] TlsError),
+    /// The thread for TLS could not be started.
+    #[error("can't start the thread that serves TLS: {0}")]
+    TlsThread(io::Error),
     /// The node didn't start.
     #[error(transparent)]
     Node(#[from] lockkeeper_node::StartError),
@@ -305,17 +476,22 @@ pub enum StartError {
 }
 
 impl StartError {
-    fn listen(address: &str, reason: io::Error) -> Self {
+    fn listen(address: &str, setting: &str, reason: io::Error) -> Self {
+        let flag = match setting {
+            "listen" => " (--listen)",
+            "zookeeper_listen" => " (--zookeeper)",
+            _ => "",
+        };
+        let elsewhere = format!("choose another address as `{setting}`{flag}");
         let advice = match reason.kind() {
             io::ErrorKind::AddrInUse => {
-                "another process has it, perhaps another lockkeeper: stop that, or choose another \
-                 address with --listen"
+                format!("another process has it, perhaps another server: stop that, or {elsewhere}")
             }
-            io::ErrorKind::AddrNotAvailable => "this machine has no such address; see --listen",
-            io::ErrorKind::PermissionDenied => {
-                "this user may not; choose another address or port with --listen"
+            io::ErrorKind::AddrNotAvailable => {
+                format!("this machine has no such address; {elsewhere}")
             }
-            _ => "choose another address with --listen",
+            io::ErrorKind::PermissionDenied => format!("this user may not; {elsewhere}"),
+            _ => elsewhere,
         };
         Self::Listen { address: address.to_owned(), reason, advice }
     }

@@ -13,9 +13,9 @@ use bytes::BytesMut;
 use lockkeeper_wire::native::MAGIC;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host};
 
-use crate::limits::READ_BYTES;
+use crate::limits::{NOT_ACCEPTED_MAX, READ_BYTES};
 
 /// Where clients are awaited.
 #[derive(Debug)]
@@ -36,7 +36,14 @@ pub(crate) enum Socket {
 
 impl Listener {
     pub(crate) async fn tcp(address: &str) -> io::Result<Self> {
-        Ok(Self::Tcp(TcpListener::bind(address).await?))
+        let mut last = None;
+        for address in lookup_host(address).await? {
+            match listen(address) {
+                Ok(listener) => return Ok(Self::Tcp(listener)),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()))
     }
 
     /// Listens on a path. What a dead server has left there is removed; a live one keeps it.
@@ -69,6 +76,14 @@ impl Listener {
             Self::Unix(..) => None,
         }
     }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A server that is started again finds the port still tied to its old connections.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(NOT_ACCEPTED_MAX)
 }
 
 impl Drop for Listener {
@@ -176,6 +191,19 @@ pub(crate) async fn read_some(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Somebody who finds no room would wait for good here, since nobody is accepted.
+    #[tokio::test]
+    async fn hundreds_may_come_before_the_first_is_accepted() {
+        const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+
+        let listener = Listener::tcp("localhost:0").await.unwrap();
+        let address = listener.tcp_address().unwrap();
+        let waiting: Vec<_> = (0..500)
+            .map(|_| std::net::TcpStream::connect_timeout(&address, PATIENCE).unwrap())
+            .collect();
+        assert_eq!(waiting.len(), 500);
+    }
 
     #[test]
     fn the_first_bytes_tell() {

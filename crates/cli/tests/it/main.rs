@@ -5,6 +5,7 @@
 mod bench;
 mod children;
 mod cluster;
+mod crowds;
 mod embedded;
 mod home;
 mod locks;
@@ -13,3 +14,4 @@ mod server;
 mod servers;
 mod strangers;
 mod usage;
+mod zookeeper;

@@ -1,6 +1,8 @@
 //! `server` and `dev` as processes.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use rustix::process::Signal;
 
@@ -46,4 +48,26 @@ fn a_server_for_trying_things_out_goes_with_all_it_made() {
     server.signal(Signal::TERM);
     server.assert(0, &[]);
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "its directory is gone");
+}
+
+#[test]
+fn zookeepers_clients_are_served_where_it_is_said() {
+    let home = Home::new();
+    let line = ["dev", "--listen", "127.0.0.1:0", "--zookeeper", "127.0.0.1:0"];
+    let mut server = home.spawn_command(&mut home.command(&line));
+    let address = wait_for("its address", || {
+        let said = server.said();
+        let mut lines = said.lines().map(str::trim);
+        lines.find_map(|line| line.strip_prefix("For ZooKeeper clients: ")).map(str::to_owned)
+    });
+    let srvr = || {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(b"srvr").unwrap();
+        let mut told = String::new();
+        stream.read_to_string(&mut told).unwrap();
+        told
+    };
+    wait_for("a leader", || srvr().contains("\nMode: standalone\n").then_some(()));
+    server.signal(Signal::TERM);
+    server.assert(0, &[]);
 }

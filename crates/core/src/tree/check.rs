@@ -20,6 +20,7 @@ struct Counted {
     parents: usize,
     families: usize,
     ephemerals: usize,
+    in_line: usize,
     transient: usize,
     quotas: usize,
     bytes: u64,
@@ -88,6 +89,10 @@ impl Tree {
                 ensure(known.is_some(), "it would never be collected")?;
             }
         }
+        if let Some(is_known) = self.is_in_line(key, node) {
+            counted.in_line += 1;
+            ensure(is_known, "it isn't in its line")?;
+        }
         if let Kind::Ttl { ms } = node.kind {
             ensure((1..=ZNODE_TTL_MS_MAX).contains(&ms), "its time to live is out of range")?;
         }
@@ -120,6 +125,7 @@ impl Tree {
         ensure(counted.families == counted.parents, "parents are miscounted")?;
         let is_counted = counted.nodes == self.nodes.len()
             && counted.ephemerals == self.ephemerals.len()
+            && counted.in_line == self.in_line.len()
             && counted.transient == self.transient.len()
             && counted.quotas == self.quotas.len()
             && counted.bytes == self.bytes;
@@ -132,7 +138,14 @@ impl Tree {
             ensure(self.owners.get(session_order(session)).is_some(), "an owner is misplaced")?;
             owned += count;
         }
-        ensure(owned == counted.ephemerals, "an owner of ephemeral znodes is forgotten")
+        ensure(owned == counted.ephemerals, "an owner of ephemeral znodes is forgotten")?;
+        let mut in_line = 0;
+        for (path, count) in self.lines("") {
+            let is_counted = count > 0 && self.line(path).count() == count;
+            ensure(is_counted, "a line is miscounted")?;
+            in_line += count;
+        }
+        ensure(in_line == counted.in_line, "a line is forgotten")
     }
 }
 
@@ -176,6 +189,9 @@ mod tests {
         (|tree| drop(tree.quotas.remove(path_order("/own"))), "its quota isn't known"),
         (|tree| _ = tree.owners.remove(session_order(A)), "is forgotten"),
         (|tree| *tree.owners.get_mut(session_order(A)).unwrap() += 1, "a session's ephemeral"),
+        (|tree| drop(tree.lines.remove(path_order("/queue"))), "a line is forgotten"),
+        (|tree| *tree.lines.get_mut(path_order("/queue")).unwrap() += 1, "a line is miscounted"),
+        (leave_the_line, "it isn't in its line"),
         (lose_a_parent, "the parent \"/own\" is missing"),
         (|tree| put(tree, "/own/b//c"), "the path is none"),
         (|tree| put(tree, "/queue/lock-0000000000/x"), "is ephemeral and has children"),
@@ -205,6 +221,11 @@ mod tests {
 
     fn put(tree: &mut Tree, path: &str) {
         tree.put(Key::new(path.into()).unwrap(), Arc::new(Znode::fixed()));
+    }
+
+    fn leave_the_line(tree: &mut Tree) {
+        let first = tree.line("/queue").next().unwrap().clone();
+        tree.in_line.remove(super::super::line::order(Place::of(&first).unwrap()));
     }
 
     fn lose_a_parent(tree: &mut Tree) {

@@ -7,8 +7,8 @@
 //! Three rules keep it small:
 //!
 //! - **Three strokes.** `put`, `take` and `change` are all that writes to the map. What can be
-//!   derived (who owns what, what can be collected, where quotas are, how many bytes) is kept by
-//!   them, and so is the means to undo ([`write`]).
+//!   derived (who owns what, who stands in which [`line`], what can be collected, where quotas are,
+//!   how many bytes) is kept by them, and so is the means to undo ([`write`]).
 //! - **All or nothing.** Operations are executed in order, each seeing those before. When one
 //!   fails, the strokes of the earlier ones are undone, last first.
 //! - **One counter.** The zxid of a change is the revision of its command.
@@ -18,6 +18,7 @@
 
 mod acl;
 mod check;
+mod line;
 mod node;
 mod path;
 mod quota;
@@ -30,6 +31,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 pub use acl::{NodeAcl, perms};
+pub use line::sequence_number;
 pub(crate) use node::{Kind, Znode};
 pub use path::check_znode_path;
 use path::{FIXED, Key, Place, ROOT};
@@ -49,6 +51,10 @@ pub struct Tree {
     ephemerals: Pages<(SessionId, Arc<str>), ()>,
     /// How many ephemeral znodes each session has, if any.
     owners: Pages<SessionId, usize>,
+    /// The numbered ephemeral znodes, by parent, number and name.
+    in_line: Pages<Key, ()>,
+    /// How many of them each parent has, if any.
+    lines: Pages<Arc<str>, usize>,
     /// Containers, and znodes with a time to live.
     transient: Pages<Arc<str>, ()>,
     /// The paths that have a quota.
@@ -84,6 +90,8 @@ impl Tree {
             nodes: Pages::default(),
             ephemerals: Pages::default(),
             owners: Pages::default(),
+            in_line: Pages::default(),
+            lines: Pages::default(),
             transient: Pages::default(),
             quotas: Pages::default(),
             bytes: 0,
@@ -105,6 +113,7 @@ impl Tree {
 
     /// Adds a znode where there is none. Its parent's fields are the caller's to change.
     pub(crate) fn put(&mut self, key: Key, node: Arc<Znode>) {
+        self.join_line(&key, &node);
         let path = key.path();
         self.bytes += (path.len() + node.data_len()) as u64;
         match node.kind {
@@ -134,6 +143,7 @@ impl Tree {
     pub(crate) fn take(&mut self, place: Place<'_>) -> (Key, Arc<Znode>) {
         let taken = self.nodes.remove(place.order());
         let (key, node) = taken.expect("only a znode that was found is taken");
+        self.leave_line(&key, &node);
         let path = key.path();
         self.bytes -= (path.len() + node.data_len()) as u64;
         match node.kind {

@@ -4,6 +4,7 @@
 use lockkeeper_core::{
     AclRef, Event, IdRef, NodeAcl, NodeChange, NodeKind, Refusal, Reply, Revision, SessionId,
     Stamp, Stat, StateMachine, Tree, TreeError, TreeOp, TreeReply, check_znode_path,
+    sequence_number,
 };
 
 pub(crate) struct TreeTwin {
@@ -146,6 +147,8 @@ impl TreeTwin {
             let mut names: Vec<_> = self.children(path).map(name_of).collect();
             names.sort_unstable();
             assert_eq!(tree.children(path).collect::<Vec<_>>(), names, "children of {path}");
+            assert_eq!(tree.line(path).map(|path| &**path).collect::<Vec<_>>(), self.line(path));
+            assert_eq!(tree.line_len(path), self.line(path).len(), "line of {path}");
             let prefix = if path == "/" { "/".to_owned() } else { format!("{path}/") };
             let below = |other: &&Node| other.path.len() > 1 && other.path.starts_with(&prefix);
             let below = self.nodes.iter().filter(below);
@@ -349,6 +352,15 @@ impl TreeTwin {
 
     fn find_mut(&mut self, path: &str) -> &mut Node {
         self.nodes.iter_mut().find(|node| node.path == path).unwrap()
+    }
+
+    fn line<'a>(&'a self, path: &'a str) -> Vec<&'a str> {
+        let is_ephemeral = |path: &&str| self.find(path).is_ok_and(|node| node.owner.is_some());
+        let ephemeral = self.children(path).filter(is_ephemeral);
+        let mut line: Vec<_> =
+            ephemeral.filter_map(|path| Some((sequence_number(path)?, path))).collect();
+        line.sort_unstable();
+        line.into_iter().map(|(_, path)| path).collect()
     }
 
     fn children<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a str> {

@@ -122,6 +122,34 @@ async fn a_call_that_is_served_by_nobody_fails_after_connect_timeout_and_is_canc
 }
 
 #[tokio::test]
+async fn an_election_is_not_called_a_missing_majority() {
+    let peer = Peer::listen().await;
+    let builder = Peer::builder(&[&peer]).connect_timeout(SHORT);
+    let (client, _guard, mut link) = holder(&[&peer], builder).await;
+    let under_way = acquire(&client, "b");
+    let electing = async {
+        loop {
+            let request = link.next().await;
+            if matches!(request.body, Some(request::Body::Cancel(_))) {
+                break;
+            }
+            let body = native::Unavailable {
+                outcome: unavailable::Outcome::NotDone.into(),
+                message: "no leader yet: 3 of 4 voters answer".to_owned(),
+                reached: 3,
+                of: 4,
+            };
+            link.send(request.id, response::Body::Unavailable(body)).await;
+        }
+    };
+    soon("the cancel", electing).await;
+    let error = soon("the error", under_way).await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let text = "the server can't do it now: no leader yet: 3 of 4 voters answer";
+    assert_eq!(error.to_string(), text);
+}
+
+#[tokio::test]
 async fn a_session_that_cannot_be_opened_fails_its_callers_and_the_next_one_starts_afresh() {
     let peer = Peer::listen().await;
     let builder = Peer::builder(&[&peer]).connect_timeout(SHORT);
@@ -175,6 +203,7 @@ async fn timing_out_gives_the_place_up_and_tells_it_with_the_holder() {
         hold_count: 1,
         waiters: vec![waiter],
         waiter_count: 2,
+        ..Default::default()
     };
     link.send(question.id, response::Body::Lock(lock)).await;
     let (cancel, cancelled) = link.cancel().await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockkeeper_node::{Member, NodeId};
 use toml::de::{DeTable, DeValue};
 
+use super::zookeeper::{self, ZooKeeperKeys};
 use super::{ConfigError, units};
 
 /// What one layer (file, environment, or flags) says. `None` leaves a setting to the layer below,
@@ -50,6 +51,8 @@ pub struct Settings {
     pub free_space_bytes_min: Option<u64>,
     /// The longest lease that clients may ask for; 24 h.
     pub ttl_max: Option<Duration>,
+    /// What is said of the ZooKeeper front end.
+    pub zookeeper: ZooKeeperKeys,
 }
 
 /// How far apart the members of a cluster are, which sets Raft's timers.
@@ -72,7 +75,7 @@ pub enum LogFormat {
 
 /// The settings' names, as a file has them; in the environment they are upper case, behind
 /// `LOCKKEEPER_`.
-pub(super) const KEYS: [&str; 19] = [
+const KEYS: [&str; 19] = [
     "id",
     "data_dir",
     "listen",
@@ -93,6 +96,16 @@ pub(super) const KEYS: [&str; 19] = [
     "free_space_bytes_min",
     "ttl_max",
 ];
+
+/// All of them.
+pub(super) fn keys() -> impl Iterator<Item = &'static str> {
+    KEYS.into_iter().chain(zookeeper::KEYS)
+}
+
+/// All of them, for people.
+pub(super) fn all_keys() -> String {
+    keys().collect::<Vec<_>>().join(", ")
+}
 
 impl Settings {
     /// Reads a TOML file.
@@ -127,7 +140,7 @@ impl Settings {
         for (key, value) in entries {
             let place = place(key.span().start);
             let name: &str = key.get_ref();
-            let Some(known) = KEYS.into_iter().find(|known| *known == name) else {
+            let Some(known) = keys().find(|known| *known == name) else {
                 return Err(unknown_key(place, name));
             };
             let text = plain(value.get_ref());
@@ -153,7 +166,7 @@ impl Settings {
         for (variable, value) in variables {
             let Some(name) = variable.strip_prefix("LOCKKEEPER_") else { continue };
             let name = name.to_ascii_lowercase();
-            let Some(key) = KEYS.into_iter().find(|key| *key == name) else { continue };
+            let Some(key) = keys().find(|key| *key == name) else { continue };
             settings.set(key, &value).map_err(|reason| ConfigError::Value {
                 place: variable,
                 key,
@@ -187,6 +200,7 @@ impl Settings {
             snapshot_log_bytes: self.snapshot_log_bytes.or(below.snapshot_log_bytes),
             free_space_bytes_min: self.free_space_bytes_min.or(below.free_space_bytes_min),
             ttl_max: self.ttl_max.or(below.ttl_max),
+            zookeeper: self.zookeeper.or(below.zookeeper),
         }
     }
 
@@ -216,7 +230,10 @@ impl Settings {
             "snapshot_log_bytes" => self.snapshot_log_bytes = Some(units::bytes(text)?),
             "free_space_bytes_min" => self.free_space_bytes_min = Some(units::bytes(text)?),
             "ttl_max" => self.ttl_max = Some(units::duration(text)?),
-            _ => return Err(format!("there is no such setting; there are {}", KEYS.join(", "))),
+            other => match self.zookeeper.set(other, text)? {
+                Some(()) => {}
+                None => return Err(format!("there is no such setting; there are {}", all_keys())),
+            },
         }
         Ok(())
     }
@@ -227,7 +244,7 @@ fn unknown_key(place: String, key: &str) -> ConfigError {
     const LIKENESS_MIN: f64 = 0.8;
 
     let likeness = |known: &str| strsim::jaro_winkler(known, key);
-    let nearest = KEYS.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    let nearest = keys().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
     let suggestion = nearest.filter(|nearest| likeness(nearest) >= LIKENESS_MIN);
     ConfigError::UnknownKey { place, key: key.to_owned(), suggestion }
 }
@@ -247,15 +264,20 @@ fn plain(value: &DeValue<'_>) -> String {
     }
 }
 
+/// Items between commas.
+pub(super) fn list(text: &str) -> Vec<String> {
+    text.split(',').map(|item| item.trim().to_owned()).filter(|it| !it.is_empty()).collect()
+}
+
 fn number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
     text.parse().map_err(|_| "write a whole number".to_owned())
 }
 
-fn path(text: &str) -> Result<PathBuf, String> {
+pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("write a path".to_owned()) } else { Ok(text.into()) }
 }
 
-fn yes_or_no(text: &str) -> Result<bool, String> {
+pub(super) fn yes_or_no(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| "write true or false".to_owned())
 }
 

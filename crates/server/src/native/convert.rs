@@ -7,6 +7,8 @@ use lockkeeper_core::{
 use lockkeeper_wire::native as wire;
 use prost::Message;
 
+use crate::zookeeper::lines::{self, Contender, Line};
+
 /// Bytes that the lists of one answer may take: what a frame holds, less room for the rest of it.
 const LISTS_BYTES_MAX: usize = wire::RESPONSE_BYTES_MAX - (64 << 10);
 
@@ -137,6 +139,7 @@ pub(crate) fn hold(hold: &HoldView, state: &StateMachine, now: Stamp) -> wire::H
         owner: owner_of(state, hold.session),
         ttl_ms: state.lease(hold.session).map_or(0, |lease| lease.ttl_ms),
         lease_left_ms: None,
+        znode: String::new(),
     }
 }
 
@@ -151,6 +154,7 @@ fn waiter(waiter: &WaiterView, state: &StateMachine, now: Stamp) -> wire::Waiter
         purpose: waiter.purpose.clone(),
         place: waiter.place,
         owner: owner_of(state, waiter.session),
+        znode: String::new(),
     }
 }
 
@@ -171,6 +175,66 @@ pub(super) fn lock(
         hold_count: count(view.hold_count),
         waiters: waiters.take_while(|waiter| room.takes(waiter)).collect(),
         waiter_count: count(view.waiter_count),
+        kind: wire::lock::Kind::Native.into(),
+    }
+}
+
+/// A lock of ZooKeeper's clients, likewise.
+pub(super) fn line(
+    line: &Line<'_>,
+    room: &mut Room,
+    state: &StateMachine,
+    now: Stamp,
+) -> wire::Lock {
+    let holds = line.holders.iter().map(|who| znode_hold(line.path, who, state, now));
+    let holds = holds.take_while(|hold| room.takes(hold)).collect();
+    let places = line.waiters.iter().zip(1..);
+    let waiters = places.map(|(who, place)| znode_waiter(line.path, who, place, state, now));
+    wire::Lock {
+        name: line.path.to_owned(),
+        holds,
+        hold_count: count(line.holder_count),
+        waiters: waiters.take_while(|waiter| room.takes(waiter)).collect(),
+        waiter_count: count(line.waiter_count),
+        kind: wire::lock::Kind::Zookeeper.into(),
+    }
+}
+
+/// The znode that makes its session a holder. Since when it is one, nobody has written down: what
+/// is told is since when it stands in line.
+fn znode_hold(path: &str, who: &Contender<'_>, state: &StateMachine, now: Stamp) -> wire::Hold {
+    wire::Hold {
+        lock: path.to_owned(),
+        session: who.session.0,
+        token: who.token.0,
+        mode: Some(wire_mode(who.mode)),
+        since_stamp_ms: who.since.0,
+        held_ms: now.0.saturating_sub(who.since.0),
+        owner: owner_of(state, who.session),
+        ttl_ms: state.lease(who.session).map_or(0, |lease| lease.ttl_ms),
+        is_revoked: state.lease(who.session).is_some_and(|lease| lease.is_revoked),
+        znode: who.name.to_owned(),
+        ..wire::Hold::default()
+    }
+}
+
+fn znode_waiter(
+    path: &str,
+    who: &Contender<'_>,
+    place: u32,
+    state: &StateMachine,
+    now: Stamp,
+) -> wire::Waiter {
+    wire::Waiter {
+        lock: path.to_owned(),
+        session: who.session.0,
+        mode: Some(wire_mode(who.mode)),
+        since_stamp_ms: who.since.0,
+        waited_ms: now.0.saturating_sub(who.since.0),
+        place,
+        owner: owner_of(state, who.session),
+        znode: who.name.to_owned(),
+        ..wire::Waiter::default()
     }
 }
 
@@ -192,8 +256,31 @@ pub(super) fn session(
         is_revoked: view.is_revoked,
         holds,
         waits: waits.take_while(|waiter| room.takes(waiter)).collect(),
-        item_count: count(view.item_count),
+        item_count: count(view.item_count + lines::count_of(state.tree(), view.id)),
         lease_left_ms: None,
+    }
+}
+
+/// Adds the locks of ZooKeeper's clients that a session holds or waits for.
+pub(super) fn add_lines(
+    session: &mut wire::Session,
+    room: &mut Room,
+    state: &StateMachine,
+    now: Stamp,
+) {
+    for lines::Standing { path, who, place } in
+        lines::of_session(state.tree(), SessionId(session.session))
+    {
+        match place {
+            None => {
+                let hold = znode_hold(path, &who, state, now);
+                session.holds.extend(room.takes(&hold).then_some(hold));
+            }
+            Some(place) => {
+                let waiter = znode_waiter(path, &who, place, state, now);
+                session.waits.extend(room.takes(&waiter).then_some(waiter));
+            }
+        }
     }
 }
 

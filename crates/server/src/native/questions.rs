@@ -8,7 +8,8 @@ use lockkeeper_wire::native::{self as wire, response::Body};
 
 use super::convert::{self, Room};
 use crate::error::{self, No, Subject};
-use crate::limits::{LISTED_DEFAULT, LISTED_MAX, PAGE_DEFAULT, PAGE_MAX};
+use crate::limits::{LINE_STEPS_MAX, LISTED_DEFAULT, LISTED_MAX, PAGE_DEFAULT, PAGE_MAX};
+use crate::zookeeper::lines;
 
 type Answer = Result<Body, No>;
 
@@ -41,8 +42,12 @@ pub(super) async fn authenticate(
 pub(super) async fn get_lock(node: NodeHandle, get: wire::GetLock) -> Answer {
     let list_max = within(get.list_max, LISTED_DEFAULT, LISTED_MAX);
     let found = read(&node, |state, now| {
-        let view = state.lock(&get.lock, list_max)?;
-        Some(convert::lock(&view, list_max, &mut Room::default(), state, now))
+        if let Some(view) = state.lock(&get.lock, list_max) {
+            return Some(convert::lock(&view, list_max, &mut Room::default(), state, now));
+        }
+        // No native lock's name is a path.
+        let line = lines::line(state.tree(), &get.lock, list_max)?;
+        Some(convert::line(&line, &mut Room::default(), state, now))
     });
     // A lock that nobody uses is a lock all the same: free.
     let mut lock =
@@ -53,26 +58,54 @@ pub(super) async fn get_lock(node: NodeHandle, get: wire::GetLock) -> Answer {
 
 pub(super) async fn list_locks(node: NodeHandle, list: wire::ListLocks) -> Answer {
     let count_max = within(list.count_max, PAGE_DEFAULT, PAGE_MAX);
-    let after = (!list.after.is_empty()).then_some(list.after.as_str());
-    let mut page = read(&node, |state, now| {
-        let found = state.locks(&list.prefix, after, count_max + 1);
-        let mut room = Room::default();
-        let listed = found.iter().take(count_max).map(|view| {
-            let mut room_of_one = Room::default();
-            convert::lock(view, 1, &mut room_of_one, state, now)
-        });
-        let locks: Vec<_> = listed.take_while(|lock| room.takes(lock)).collect();
-        wire::Locks { more: locks.len() < found.len(), locks }
-    })
-    .await?;
+    let mut page = read(&node, |state, now| page_of_locks(state, now, &list, count_max)).await?;
     add_leases(&node, page.locks.iter_mut().flat_map(|lock| &mut lock.holds).collect()).await;
     Ok(Body::Locks(page))
+}
+
+/// Locks of both kinds, by name: no native lock is called as a ZooKeeper lock is.
+fn page_of_locks(
+    state: &StateMachine,
+    now: Stamp,
+    list: &wire::ListLocks,
+    count_max: usize,
+) -> wire::Locks {
+    let after = (!list.after.is_empty()).then_some(list.after.as_str());
+    let mut natives = state.locks(&list.prefix, after, count_max + 1).into_iter().peekable();
+    let mut paths = lines::paths(state.tree(), &list.prefix, after).peekable();
+    let (mut locks, mut room, mut steps) = (Vec::new(), Room::default(), LINE_STEPS_MAX);
+    loop {
+        let is_native = match (natives.peek(), paths.peek()) {
+            (None, None) => return wire::Locks { locks, more: false },
+            (Some(native), Some(path)) => *native.name < ***path,
+            (native, _) => native.is_some(),
+        };
+        if locks.len() == count_max || steps == 0 {
+            return wire::Locks { locks, more: true };
+        }
+        let mut of_one = Room::default();
+        let native = natives.next_if(|_| is_native);
+        let lock =
+            native.map(|view| convert::lock(&view, 1, &mut of_one, state, now)).or_else(|| {
+                let line = lines::head(state.tree(), paths.next()?)?;
+                steps = steps.saturating_sub(line.steps);
+                Some(convert::line(&line, &mut of_one, state, now))
+            });
+        let Some(lock) = lock else { continue };
+        if !room.takes(&lock) {
+            return wire::Locks { locks, more: true };
+        }
+        locks.push(lock);
+    }
 }
 
 pub(super) async fn get_session(node: NodeHandle, get: wire::GetSession) -> Answer {
     let id = SessionId(get.session);
     let found = read(&node, |state, now| {
-        Some(convert::session(&state.session(id)?, &mut Room::default(), state, now))
+        let mut room = Room::default();
+        let mut session = convert::session(&state.session(id)?, &mut room, state, now);
+        convert::add_lines(&mut session, &mut room, state, now);
+        Some(session)
     });
     let Some(mut session) = found.await? else {
         return Err(error::not_found(format!(

@@ -232,6 +232,12 @@ impl Requests {
 
     fn revoke(&self, id: u64, revoke: &wire::Revoke) -> Result<(), No> {
         let wire::Revoke { lock, if_token, now } = revoke;
+        if lock.starts_with('/') {
+            return Err(error::bad_request(format!(
+                "lock {lock:?}: a path is a lock of ZooKeeper's clients, which can't be asked to \
+                 give one back; end the holder's session"
+            )));
+        }
         check_name(lock)?;
         let command = Command::RevokeHold { lock, if_token: Token(*if_token), now: *now };
         self.propose(id, Asked::Lock(lock.clone()), &command)

@@ -27,6 +27,10 @@ fn the_commented_lines_of_the_example_are_settings_too() {
     assert_eq!(settings.listen_unix, Some("/run/lockkeeper/lockkeeper.sock".into()));
     assert_eq!(settings.cluster.map(|members| members.len()), Some(3));
     assert!(settings.heartbeat_interval.is_some() && settings.election_timeout.is_some());
+    let zookeeper = settings.zookeeper;
+    assert_eq!(zookeeper.listen.as_deref(), Some("127.0.0.1:2181"));
+    assert_eq!(zookeeper.require_auth, Some(vec!["sasl".to_owned()]));
+    assert!(zookeeper.tls_key.is_some() && zookeeper.metrics_prefixes.is_some());
 }
 
 fn is_setting(line: &str) -> bool {
@@ -90,7 +94,7 @@ fn timers_are_those_of_the_network_unless_they_are_given() {
 /// Each mistake, and what the message must say: where, what, and what to write instead.
 #[test]
 fn mistakes_are_told_with_their_place_and_a_remedy() {
-    let table: [(&str, &[&str]); 24] = [
+    let table: [(&str, &[&str]); 33] = [
         ("id = 1\nlisten_pear = \"x\"", &["lockkeeper.toml:2", "`listen_pear`", "`listen_peer`?"]),
         ("colour = 1", &["lockkeeper.toml:1", "`colour`", "the settings are id, data_dir"]),
         ("id = ", &["lockkeeper.toml:1"]),
@@ -118,6 +122,22 @@ fn mistakes_are_told_with_their_place_and_a_remedy() {
             "id = 1\njoin = true\ncluster = [\"1=127.0.0.1:1\"]",
             &["`join` and `cluster` contradict each other"],
         ),
+        ("zookeeper_listen = \"0.0.0.0:2181\"", &["zookeeper_listen", "`insecure = true`"]),
+        (
+            "zookeeper_tls_listen = \"0.0.0.0:2281\"",
+            &["`zookeeper_tls_certificate = \"server.pem\"`"],
+        ),
+        (
+            "zookeeper_tls_listen = \"127.0.0.1:1\"\nzookeeper_tls_certificate = \"a.pem\"\n\
+             zookeeper_tls_client_auth = \"need\"",
+            &["`zookeeper_tls_authorities = \"ca.pem\"`"],
+        ),
+        ("zookeeper_words_whitelist = [\"rouk\"]", &["\"rouk\"", "ruok, srst"]),
+        ("zookeeper_min_session_timeout = \"2m\"", &["from 2m to 1m", "ticks of 3s"]),
+        ("zookeeper_max_buffer = \"2MiB\"", &["zookeeper_max_buffer = 2097152", "between 1024"]),
+        ("zookeeper_super_digest = \"root:x\"", &["\"super:\" and the digest"]),
+        ("zookeeper_require_auth = [\"sasl\"]", &["`zookeeper_jaas = \"jaas.conf\"`"]),
+        ("zookeeper_jaas = \"/no/such/file\"", &["/no/such/file"]),
     ];
     for (text, expected) in table {
         let message = mistake(text);

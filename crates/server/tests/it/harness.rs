@@ -18,13 +18,17 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 /// Longer than anything here takes, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const SECRET: [u8; 16] = *b"sixteen letters!";
 
 /// A single node with its front ends. Dropping it stops it.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
+    /// Of the listener for ZooKeeper's clients, if there is one.
+    pub(crate) zookeeper: Option<SocketAddr>,
+    /// Of the one for those that speak TLS.
+    pub(crate) zookeeper_tls: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     data_dir: Option<TempDir>,
@@ -49,13 +53,17 @@ impl Running {
         let thread = std::thread::spawn(move || {
             runtime().block_on(async {
                 let server = Server::start(config, Environment::system()).await.unwrap();
-                started.send(server.tcp_address()).unwrap();
+                let zookeeper = (server.zookeeper_address(), server.zookeeper_tls_address());
+                started.send((server.tcp_address(), zookeeper)).unwrap();
                 let _ = stopped.await;
                 server.stop().await;
             });
         });
-        let address = has_started.recv_timeout(PATIENCE).expect("the server starts");
+        let (address, (zookeeper, zookeeper_tls)) =
+            has_started.recv_timeout(PATIENCE).expect("the server starts");
         Self {
+            zookeeper,
+            zookeeper_tls,
             address: address.unwrap_or_else(|| ([127, 0, 0, 1], 0).into()),
             stop: Some(stop),
             thread: Some(thread),

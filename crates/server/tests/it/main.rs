@@ -7,3 +7,4 @@ mod http;
 mod life;
 mod sessions;
 mod strangers;
+mod zookeeper;

@@ -188,9 +188,10 @@ impl<'a> Part<'a> for Op<'a> {
     fn read_body(op: OpCode, input: &mut Input<'a>) -> Result<Self, Malformed> {
         if let Some(op) = CreateOp::of(op) {
             let create = Create::read_as(op, input)?;
-            // Alone it would be refused; here it is no multi.
+            // Alone it would be refused; here it is no multi, but for the one that came last.
             return match create.flags {
                 0..=CREATE_FLAGS_MAX => Ok(Self::Create(create)),
+                _ if op == CreateOp::Ttl => Ok(Self::Create(create)),
                 number => Err(Malformed::Choice { what: "the flags of a create", number }),
             };
         }

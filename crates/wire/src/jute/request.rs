@@ -207,7 +207,7 @@ pub struct Create<'a> {
     /// All of its entries.
     pub acl: Acls<'a>,
     /// Which kind of znode: a choice, not bits. Any number, because whoever answers has a code
-    /// for those that don't exist; within a multi only 0 to 6.
+    /// for those that don't exist; within a multi only 0 to 6, but for the way with a time to live.
     pub flags: i32,
     /// After how many milliseconds without change and children it goes; -1 if the operation
     /// has no place for it.

@@ -566,6 +566,9 @@ pub struct Hold {
     /// knows it; absent when the leader could not be asked.
     #[prost(uint32, optional, tag = "12")]
     pub lease_left_ms: ::core::option::Option<u32>,
+    /// of a lock of ZooKeeper's clients: the name of the holder's child
+    #[prost(string, tag = "13")]
+    pub znode: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Waiter {
@@ -587,6 +590,9 @@ pub struct Waiter {
     pub place: u32,
     #[prost(message, optional, tag = "9")]
     pub owner: ::core::option::Option<Owner>,
+    /// as a hold has it
+    #[prost(string, tag = "10")]
+    pub znode: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetLock {
@@ -608,8 +614,52 @@ pub struct Lock {
     pub waiters: ::prost::alloc::vec::Vec<Waiter>,
     #[prost(uint32, tag = "5")]
     pub waiter_count: u32,
+    #[prost(enumeration = "lock::Kind", tag = "6")]
+    pub kind: i32,
 }
-/// Locks in use (held or waited for), by name; ask again with the last name as `after` for more.
+/// Nested message and enum types in `Lock`.
+pub mod lock {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Kind {
+        Native = 0,
+        /// A directory in which ZooKeeper's clients stand in line; its name is its path. Who of them
+        /// holds the lock is read from their names, as their recipes have it. A token is a czxid, stamps
+        /// are those of a child's creation, `acquire` is 0, `permits.of` is 0 where it isn't known.
+        Zookeeper = 1,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Native => "NATIVE",
+                Self::Zookeeper => "ZOOKEEPER",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "NATIVE" => Some(Self::Native),
+                "ZOOKEEPER" => Some(Self::Zookeeper),
+                _ => None,
+            }
+        }
+    }
+}
+/// Locks in use (held or waited for), of both kinds, by name; ask again with the last name as `after` for more.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListLocks {
     #[prost(string, tag = "1")]

@@ -1,0 +1,182 @@
+//! Lines: the numbered ephemeral children of a znode, in the order of their numbers.
+//!
+//! All recipes for locks on ZooKeeper make them: whoever wants the lock creates an ephemeral
+//! sequential child, and the lowest is next. What stands in a line, and where lines are, is kept
+//! beside the znodes, because children lie in the order of their names, which most recipes begin
+//! with something random.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::node::Kind;
+use super::path::{Key, Place, ROOT};
+use super::{Tree, Znode, path_order};
+
+/// Digits that a sequential znode's name ends in.
+const DIGITS: usize = 10;
+
+/// The number that the name of a sequential znode ends in; `None` if it doesn't look like one. A
+/// bare UUID doesn't, whatever its digits: members of groups and barriers are called so.
+#[must_use]
+pub fn sequence_number(path: &str) -> Option<u64> {
+    let name = path.rsplit('/').next()?;
+    let digits = name.get(name.len().checked_sub(DIGITS)?..)?;
+    let is_number = digits.bytes().all(|digit| digit.is_ascii_digit()) && !is_uuid(name);
+    is_number.then(|| digits.parse().ok())?
+}
+
+/// With its dashes, or without.
+fn is_uuid(name: &str) -> bool {
+    let is_hex = |part: &str| part.bytes().all(|digit| digit.is_ascii_hexdigit());
+    match name.len() {
+        32 => is_hex(name),
+        36 => name.split('-').map(str::len).eq([8, 4, 4, 4, 12]) && name.split('-').all(is_hex),
+        _ => false,
+    }
+}
+
+/// Whether a znode stands in its parent's line.
+fn stands_in_line(path: &str, node: &Znode) -> bool {
+    matches!(node.kind, Kind::Ephemeral(_)) && sequence_number(path).is_some()
+}
+
+/// How a key lies to a place: by parent, number and name. Every name that is sought ends in a
+/// number, or is empty, and then lies before all others.
+pub(super) fn order(sought: Place<'_>) -> impl Fn(&Key) -> Ordering {
+    move |key| {
+        let place = key.place();
+        let by_parent = place.parent.as_bytes().cmp(sought.parent.as_bytes());
+        by_parent
+            .then_with(|| digits(place.name).cmp(digits(sought.name)))
+            .then_with(|| place.name.as_bytes().cmp(sought.name.as_bytes()))
+    }
+}
+
+fn digits(name: &str) -> &[u8] {
+    &name.as_bytes()[name.len().saturating_sub(DIGITS)..]
+}
+
+fn parent_of(place: Place<'_>) -> &str {
+    if place.parent.is_empty() { ROOT } else { place.parent }
+}
+
+impl Tree {
+    /// The znodes that have a line, and how many stand in it, in the order of their paths, from
+    /// `from` on.
+    pub fn lines(&self, from: &str) -> impl Iterator<Item = (&Arc<str>, usize)> {
+        self.lines.iter_from(path_order(from)).map(|(path, count)| (path, *count))
+    }
+
+    /// How many stand in the line of the znode at `path`.
+    #[must_use]
+    pub fn line_len(&self, path: &str) -> usize {
+        self.lines.get(path_order(path)).map_or(0, |(_, count)| *count)
+    }
+
+    /// The line of the znode at `path`: the paths of those who stand in it, by their numbers.
+    pub fn line(&self, path: &str) -> impl Iterator<Item = &Arc<str>> {
+        let start = Place::before_children(path);
+        let items = self.in_line.iter_from(order(start));
+        // An empty path is no other name of the root's.
+        let own = items.take(if path.is_empty() { 0 } else { usize::MAX });
+        let own = own.take_while(move |(key, ())| key.place().parent == start.parent);
+        own.map(|(key, ())| key.path())
+    }
+
+    /// A znode was put in.
+    pub(super) fn join_line(&mut self, key: &Key, node: &Znode) {
+        if !stands_in_line(key.path(), node) {
+            return;
+        }
+        self.in_line.insert(key.clone(), (), order(key.place()));
+        let parent = parent_of(key.place());
+        match self.lines.get_mut(path_order(parent)) {
+            Some(count) => *count += 1,
+            None => drop(self.lines.insert(parent.into(), 1, path_order(parent))),
+        }
+    }
+
+    /// A znode was taken out.
+    pub(super) fn leave_line(&mut self, key: &Key, node: &Znode) {
+        if !stands_in_line(key.path(), node) {
+            return;
+        }
+        self.in_line.remove(order(key.place()));
+        let parent = parent_of(key.place());
+        let count = self.lines.get_mut(path_order(parent)).expect("a line is counted");
+        *count -= 1;
+        if *count == 0 {
+            self.lines.remove(path_order(parent));
+        }
+    }
+
+    /// Whether a znode's line knows it, if it is to stand in one.
+    pub(super) fn is_in_line(&self, key: &Key, node: &Znode) -> Option<bool> {
+        let stands = stands_in_line(key.path(), node);
+        stands.then(|| self.in_line.get(order(key.place())).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Revision, SessionId, Stamp};
+
+    fn tree_of(paths: &[&str]) -> Tree {
+        let mut tree = Tree::default();
+        for path in paths {
+            let (zxid, at, kind) = (Revision(1), Stamp(1), Kind::Ephemeral(SessionId(7)));
+            let node = Znode::new(None, super::super::NodeAcl::default(), kind, zxid, at);
+            tree.put(Key::new((*path).into()).unwrap(), Arc::new(node));
+        }
+        tree
+    }
+
+    fn line<'a>(tree: &'a Tree, path: &str) -> Vec<&'a str> {
+        tree.line(path).map(|path| &**path).collect()
+    }
+
+    #[test]
+    fn numbers_are_the_servers() {
+        assert_eq!(sequence_number("/a/b-0000000012"), Some(12));
+        assert_eq!(sequence_number("/0000000000"), Some(0));
+        assert_eq!(sequence_number("lock0000000003"), Some(3));
+        for path in ["/a", "", "/a/b-00000000a2", "/a/123456789", "/a/ä000000000"] {
+            assert_eq!(sequence_number(path), None, "{path}");
+        }
+        let uuid = "0b13e0a1-4f3d-4e0a-9d52-321234567890";
+        assert_eq!(sequence_number(uuid), None);
+        assert_eq!(sequence_number(&uuid.replace('-', "")), None);
+        assert_eq!(sequence_number(&format!("_c_{uuid}")), Some(1_234_567_890));
+    }
+
+    #[test]
+    fn a_line_is_in_the_order_of_its_numbers() {
+        let mut tree = tree_of(&[
+            "/a/z-0000000001",
+            "/a/a-0000000003",
+            "/a/m-0000000002",
+            "/a/b-0000000003",
+            "/a/other",
+            "/a-/x-0000000000",
+            "/y-0000000009",
+        ]);
+        let of_a = ["/a/z-0000000001", "/a/m-0000000002", "/a/a-0000000003", "/a/b-0000000003"];
+        assert_eq!(line(&tree, "/a"), of_a);
+        assert_eq!(line(&tree, "/"), ["/y-0000000009"]);
+        for none in ["", "/b", "/a/", "/a/other"] {
+            assert_eq!(line(&tree, none), [""; 0], "{none}");
+        }
+        let lines = |tree: &Tree, from: &str| -> Vec<(String, usize)> {
+            tree.lines(from).map(|(path, count)| (path.to_string(), count)).collect()
+        };
+        let all = [("/".to_owned(), 1), ("/a".to_owned(), 4), ("/a-".to_owned(), 1)];
+        assert_eq!(lines(&tree, ""), all);
+        assert_eq!(lines(&tree, "/a-"), all[2..]);
+        for path in of_a {
+            tree.take(Place::of(path).unwrap());
+        }
+        assert_eq!((line(&tree, "/a"), tree.line_len("/a")), (vec![], 0));
+        assert_eq!(lines(&tree, "/a"), all[2..]);
+    }
+}

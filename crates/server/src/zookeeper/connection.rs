@@ -1,0 +1,301 @@
+//! One connection: its first bytes, its two halves, and its end.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use lockkeeper_node::Sink;
+use lockkeeper_wire::jute::{ConnectRequest, Frames};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::ids::Id;
+use super::outbox::{Outbox, Session, Turn};
+use super::requests::{Requests, Taken};
+use super::words::{MASK_BYTES, Word};
+use super::{Client, Front, handshake, words};
+use crate::limits::{
+    FAREWELL_TIMEOUT, FRAME_TIMEOUT, ROOM_PAUSE, ROOM_TIMEOUT, WRITE_TIMEOUT,
+    ZOOKEEPER_HANDSHAKE_TIMEOUT,
+};
+use crate::socket::read_some;
+
+/// Serves one client from its first byte to its end.
+pub(super) async fn serve<S>(front: &Arc<Front>, socket: S, client: Client, is_secure: bool)
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let (mut reader, mut writer) = tokio::io::split(socket);
+    let mut frames = Frames::new(front.settings.frame_bytes_max);
+    let deadline = Instant::now() + ZOOKEEPER_HANDSHAKE_TIMEOUT;
+    let word = timeout_at(deadline, first_word(&mut reader, &mut frames)).await;
+    let Ok(Ok(word)) = word else { return };
+    if let Some(word) = Word::of(word) {
+        let mask = timeout_at(deadline, mask(word, &mut reader, &mut frames)).await;
+        let Ok(Ok(mask)) = mask else { return };
+        let answer = words::answer(word, mask, &**front);
+        // At one go: clients read it so.
+        let answered = async {
+            writer.write_all(answer.as_bytes()).await?;
+            writer.shutdown().await
+        };
+        if timeout(WRITE_TIMEOUT, answered).await.is_ok_and(|answered| answered.is_ok()) {
+            linger(&mut reader).await;
+        }
+        return;
+    }
+    let first = timeout_at(deadline, first_frame(&mut reader, &mut frames)).await;
+    let Ok(Some(first)) = first else { return };
+    let Ok(request) = ConnectRequest::decode(&first) else { return };
+    let connection = Connection::join(front, client, is_secure);
+    let Connection { outbox, sink, .. } = &connection;
+    let reading = async {
+        let session = handshake::shake(front, outbox, sink, &request).await;
+        if let Some(session) = session {
+            let requests = Requests::new(front, outbox, sink, session);
+            read(&mut reader, &mut frames, front, &requests, outbox, session).await;
+        }
+        outbox.finish();
+        std::future::pending::<std::convert::Infallible>().await
+    };
+    let cut_off = async {
+        outbox.is_closing().await;
+        sleep(FAREWELL_TIMEOUT).await;
+    };
+    let has_heard_all = tokio::select! {
+        never = reading => match never {},
+        () = cut_off => false,
+        // An error means that the client is gone, which needs no words.
+        written = write(&mut writer, front, outbox) => written.is_ok(),
+    };
+    drop(connection);
+    if has_heard_all {
+        linger(&mut reader).await;
+    }
+}
+
+/// A connection among those that the node and the hub know. They forget it when it is dropped,
+/// however it ends.
+struct Connection {
+    front: Arc<Front>,
+    outbox: Arc<Outbox>,
+    sink: Arc<dyn Sink>,
+}
+
+impl Connection {
+    fn join(front: &Arc<Front>, client: Client, is_secure: bool) -> Self {
+        let Client { address, ids } = client;
+        let mut own = vec![Id::new("ip", &address.ip().to_canonical().to_string())];
+        own.extend(ids.iter().map(|(scheme, id)| Id::new(scheme, id)));
+        front.hub.subscribe(&front.node, &front.hub_sink);
+        let outbox = Outbox::new(front, address, is_secure, own);
+        front.joined.notify_one();
+        let sink: Arc<dyn Sink> = outbox.clone();
+        Self { front: Arc::clone(front), outbox, sink }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.outbox.shut();
+        self.front.node.detach(&self.sink);
+        self.front.hub.leave(self.outbox.watcher());
+    }
+}
+
+async fn first_word(
+    reader: &mut (impl AsyncRead + Unpin),
+    frames: &mut Frames,
+) -> io::Result<[u8; 4]> {
+    loop {
+        if let Some(word) = frames.first_word() {
+            return Ok(word);
+        }
+        if read_some(reader, frames.input()).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// What belongs to a word.
+async fn mask(
+    word: Word,
+    reader: &mut (impl AsyncRead + Unpin),
+    frames: &mut Frames,
+) -> io::Result<[u8; MASK_BYTES]> {
+    if word != Word::Stmk {
+        return Ok([0; MASK_BYTES]);
+    }
+    loop {
+        if let Some(mask) = frames.input().get(4..).and_then(<[u8]>::first_chunk) {
+            return Ok(*mask);
+        }
+        if read_some(reader, frames.input()).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+async fn first_frame(reader: &mut (impl AsyncRead + Unpin), frames: &mut Frames) -> Option<Bytes> {
+    loop {
+        match frames.next_frame() {
+            Ok(Some(frame)) => return Some(frame),
+            Ok(None) if read_some(reader, frames.input()).await.unwrap_or(0) > 0 => {}
+            Ok(None) | Err(_) => return None,
+        }
+    }
+}
+
+/// The reading half: takes requests until the client is gone, or is to be told to go. What is read
+/// behind a request that has to wait stays where it is, and the client waits with it.
+async fn read(
+    reader: &mut (impl AsyncRead + Unpin),
+    frames: &mut Frames,
+    front: &Front,
+    requests: &Requests,
+    outbox: &Outbox,
+    session: Session,
+) {
+    let mut stopping = front.stopping.subscribe();
+    let mut stopped = pin!(stopping.wait_for(|is_stopping| *is_stopping));
+    let mut silent = pin!(sleep(session.timeout));
+    let mut late = pin!(sleep(FRAME_TIMEOUT));
+    let mut is_inside = false;
+    loop {
+        let drained = drain(frames, front, requests, outbox, session).await;
+        let Some(Drained { taken, is_full }) = drained else { return };
+        if taken {
+            silent.as_mut().reset(Instant::now() + session.timeout);
+        }
+        let has_begun = !is_full && !frames.input().is_empty();
+        // The deadline is that of the frame's first byte: dribbling doesn't move it.
+        if has_begun && (taken || !is_inside) {
+            late.as_mut().reset(Instant::now() + FRAME_TIMEOUT);
+        }
+        is_inside = has_begun;
+        tokio::select! {
+            read = read_some(reader, frames.input()), if !is_full => {
+                if read.unwrap_or(0) == 0 {
+                    return;
+                }
+            }
+            () = outbox.change(), if is_full => {
+                silent.as_mut().reset(Instant::now() + session.timeout);
+            }
+            _ = &mut stopped => return,
+            () = &mut late, if is_inside => return,
+            () = &mut silent, if !is_full => {
+                tracing::debug!(session = %session.id, "a client was silent for its time-out");
+                return;
+            }
+        }
+    }
+}
+
+/// How far the frames that have come were taken.
+struct Drained {
+    /// At least one was.
+    taken: bool,
+    /// There may be more, for which there is no room yet.
+    is_full: bool,
+}
+
+/// Takes every frame that has come, as long as there is room. `None`: the connection is to be
+/// closed.
+async fn drain(
+    frames: &mut Frames,
+    front: &Front,
+    requests: &Requests,
+    outbox: &Outbox,
+    session: Session,
+) -> Option<Drained> {
+    let mut taken = false;
+    let mut is_full = false;
+    loop {
+        if !outbox.has_room() {
+            is_full = true;
+            break;
+        }
+        let frame = match frames.next_frame() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => break,
+            Err(bad) => {
+                tracing::warn!(session = %session.id, client = %outbox.address, %bad,
+                    "a frame that is too long: its connection is closed");
+                return None;
+            }
+        };
+        taken = true;
+        match requests.take(&frame) {
+            Taken::Done => {}
+            Taken::NoRoom(id) => wait_for_room(requests, id, &frame).await?,
+            Taken::Close => return None,
+        }
+    }
+    if taken && !session.is_local {
+        front.node.heard(session.id);
+    }
+    if outbox.is_runnable() {
+        front.node.query(|state, _| outbox.go_on(state));
+    }
+    Some(Drained { taken, is_full })
+}
+
+/// The node's queue is full. Nothing was done, and nothing behind this request was taken yet, so
+/// it waits for room: ZooKeeper's clients know no answer that would make them ask again later, and
+/// reconnecting would only make more to do.
+async fn wait_for_room(requests: &Requests, id: u64, frame: &Bytes) -> Option<()> {
+    let deadline = Instant::now() + ROOM_TIMEOUT;
+    let mut pause = ROOM_PAUSE;
+    while Instant::now() < deadline {
+        sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
+        match requests.take_again(id, frame) {
+            Taken::Done => return Some(()),
+            Taken::NoRoom(_) => {}
+            Taken::Close => return None,
+        }
+    }
+    None
+}
+
+/// The writing half: one write for all that has come together since the last one.
+async fn write(
+    writer: &mut (impl AsyncWrite + Unpin),
+    front: &Front,
+    outbox: &Outbox,
+) -> io::Result<()> {
+    /// What an idle connection may keep for its next answers.
+    const KEPT_BYTES_MAX: usize = 64 << 10;
+
+    let mut buffer = BytesMut::new();
+    loop {
+        let turn = outbox.take(&mut buffer).await;
+        timeout(WRITE_TIMEOUT, writer.write_all(&buffer)).await??;
+        match turn {
+            Turn::Send if buffer.capacity() <= KEPT_BYTES_MAX => buffer.clear(),
+            Turn::Send => buffer = BytesMut::new(),
+            Turn::Farewell => return writer.shutdown().await,
+        }
+        // What waited for the client to read may be answered now.
+        if outbox.is_runnable() {
+            yield_now().await;
+            front.node.query(|state, _| outbox.go_on(state));
+        }
+    }
+}
+
+/// Reads what the client still sends until it hangs up: closing with bytes unread would reset the
+/// connection, and the client might lose its last answers.
+async fn linger(reader: &mut (impl AsyncRead + Unpin)) {
+    let mut ignored = BytesMut::new();
+    let drain = async {
+        while read_some(reader, &mut ignored).await.is_ok_and(|read| read > 0) {
+            ignored.clear();
+        }
+    };
+    let _ = timeout(FAREWELL_TIMEOUT, drain).await;
+}

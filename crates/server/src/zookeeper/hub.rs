@@ -1,0 +1,489 @@
+//! Who watches what: one table for all connections of a server.
+//!
+//! Watches are looked up by the path that changed, and those that include what is below by its
+//! ancestors, so that a watch costs nothing until its own path changes. All of it happens on the
+//! node's thread with the state locked: a watch is set with the read that it belongs to, and told
+//! of every change after it.
+//!
+//! # Guarantees
+//!
+//! - A change is told once to each connection that watches, however many of its watches match.
+//! - What is told is in the outbox before any reply that shows the change: the node tells of the
+//!   changes of a command first, and answers it then.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use lockkeeper_core::{EndReason, Event, NodeAcl, NodeChange, Reply, Stamp, StateMachine};
+use lockkeeper_node::{NodeHandle, Sink, Unavailable, WatchId};
+use lockkeeper_wire::jute::{EventType, WatcherEvent, WatcherType, encode_notification};
+use parking_lot::Mutex;
+
+use super::journal::Journal;
+use super::listings::Listings;
+use super::metrics::Figures;
+use super::outbox::Outbox;
+
+/// A connection among those that may watch.
+pub(super) type WatcherId = u64;
+
+/// Which of the two tables a watch is in: what is told of the node itself, and of its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Table {
+    Data,
+    Child,
+}
+
+/// Ways to watch one path, as bits: a connection may use several at once.
+pub(super) mod mode {
+    /// Goes when it fires.
+    pub(in super::super) const STANDARD: u8 = 1;
+    /// Stays.
+    pub(in super::super) const PERSISTENT: u8 = 2;
+    /// Stays, and includes what is below.
+    pub(in super::super) const RECURSIVE: u8 = 4;
+    pub(in super::super) const ALL: u8 = 7;
+}
+
+/// The watches of one server.
+pub(super) struct Hub {
+    tables: Mutex<Tables>,
+    pub(super) listings: Listings,
+    journal: Journal,
+    figures: Arc<Figures>,
+    /// The node tells it of what happens. Watches are set only while it does.
+    is_subscribed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Tables {
+    paths: HashMap<Arc<str>, Watched>,
+    watchers: BTreeMap<WatcherId, Watcher>,
+    newest: WatcherId,
+    /// How many watches include what is below: without any, ancestors needn't be looked up.
+    recursive_count: usize,
+    counts: WatchCounts,
+}
+
+/// How many watches there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WatchCounts {
+    /// Of nodes themselves.
+    pub(crate) data: usize,
+    /// Of their children.
+    pub(crate) child: usize,
+}
+
+struct Watcher {
+    outbox: Arc<Outbox>,
+    paths: HashSet<Arc<str>>,
+}
+
+/// Who watches one path.
+#[derive(Default)]
+struct Watched {
+    data: Crowd,
+    child: Crowd,
+}
+
+impl Watched {
+    fn crowd(&mut self, table: Table) -> &mut Crowd {
+        match table {
+            Table::Data => &mut self.data,
+            Table::Child => &mut self.child,
+        }
+    }
+
+    fn modes(&self, table: Table, watcher: WatcherId) -> u8 {
+        match table {
+            Table::Data => self.data.modes(watcher),
+            Table::Child => self.child.modes(watcher),
+        }
+    }
+}
+
+/// Connections, each with its ways to watch; most often it is one.
+#[derive(Default)]
+enum Crowd {
+    #[default]
+    Nobody,
+    One(WatcherId, u8),
+    Many(BTreeMap<WatcherId, u8>),
+}
+
+impl Crowd {
+    fn modes(&self, watcher: WatcherId) -> u8 {
+        match self {
+            Self::Nobody => 0,
+            Self::One(one, modes) => {
+                if *one == watcher {
+                    *modes
+                } else {
+                    0
+                }
+            }
+            Self::Many(many) => many.get(&watcher).copied().unwrap_or(0),
+        }
+    }
+
+    /// Sets the ways in which one connection watches; none at all forgets it.
+    fn set(&mut self, watcher: WatcherId, modes: u8) {
+        match self {
+            Self::Nobody if modes == 0 => {}
+            Self::Nobody => *self = Self::One(watcher, modes),
+            Self::One(one, _) if *one == watcher && modes == 0 => *self = Self::Nobody,
+            Self::One(one, old) if *one == watcher => *old = modes,
+            Self::One(..) if modes == 0 => {}
+            Self::One(one, old) => {
+                *self = Self::Many(BTreeMap::from([(*one, *old), (watcher, modes)]));
+            }
+            Self::Many(many) => {
+                if modes == 0 {
+                    many.remove(&watcher);
+                } else {
+                    many.insert(watcher, modes);
+                }
+                if many.is_empty() {
+                    *self = Self::Nobody;
+                }
+            }
+        }
+    }
+
+    fn is_nobody(&self) -> bool {
+        matches!(self, Self::Nobody)
+    }
+
+    /// Appends those that watch in one of `modes`.
+    fn gather(&self, modes: u8, into: &mut Vec<WatcherId>) {
+        match self {
+            Self::Nobody => {}
+            Self::One(one, own) => into.extend((own & modes != 0).then_some(*one)),
+            Self::Many(many) => {
+                into.extend(many.iter().filter(|(_, own)| *own & modes != 0).map(|(id, _)| *id));
+            }
+        }
+    }
+}
+
+impl Tables {
+    /// Changes the ways in which a connection watches a path. Returns what they were.
+    fn change(
+        &mut self,
+        watcher: WatcherId,
+        path: &str,
+        table: Table,
+        change: impl FnOnce(u8) -> u8,
+    ) -> u8 {
+        let before = self.paths.get(path).map_or(0, |watched| watched.modes(table, watcher));
+        let after = change(before);
+        if before == after {
+            return before;
+        }
+        let Some(of_watcher) = self.watchers.get_mut(&watcher) else { return before };
+        let shared = match self.paths.get_key_value(path) {
+            Some((shared, _)) => Arc::clone(shared),
+            None => Arc::from(path),
+        };
+        let watched = self.paths.entry(Arc::clone(&shared)).or_default();
+        watched.crowd(table).set(watcher, after);
+        let is_left =
+            watched.modes(Table::Data, watcher) | watched.modes(Table::Child, watcher) != 0;
+        let is_watched = !watched.data.is_nobody() || !watched.child.is_nobody();
+        if is_left {
+            of_watcher.paths.insert(shared);
+        } else {
+            of_watcher.paths.remove(path);
+        }
+        if !is_watched {
+            self.paths.remove(path);
+        }
+        self.count(table, before, after);
+        before
+    }
+
+    fn count(&mut self, table: Table, before: u8, after: u8) {
+        let count = match table {
+            Table::Data => &mut self.counts.data,
+            Table::Child => &mut self.counts.child,
+        };
+        *count += usize::from(after != 0);
+        *count -= usize::from(before != 0);
+        self.recursive_count += usize::from(after & mode::RECURSIVE != 0);
+        self.recursive_count -= usize::from(before & mode::RECURSIVE != 0);
+    }
+
+    /// Who is to be told of a change at `path`, each once; watches that go when they fire are gone.
+    fn trigger(&mut self, table: Table, path: &str) -> Vec<WatcherId> {
+        let mut told = Vec::new();
+        if let Some(watched) = self.paths.get_mut(path) {
+            let crowd = watched.crowd(table);
+            crowd.gather(mode::ALL, &mut told);
+            let mut once = Vec::new();
+            crowd.gather(mode::STANDARD, &mut once);
+            for watcher in once {
+                self.change(watcher, path, table, |modes| modes & !mode::STANDARD);
+            }
+        }
+        if table == Table::Data && self.recursive_count > 0 {
+            let exact = told.len();
+            for ancestor in ancestors(path) {
+                if let Some(watched) = self.paths.get(ancestor) {
+                    watched.data.gather(mode::RECURSIVE, &mut told);
+                }
+            }
+            if told.len() > exact {
+                told.sort_unstable();
+                told.dedup();
+            }
+        }
+        told
+    }
+}
+
+/// The paths above one, nearest first.
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(parent(path), |path| parent(path))
+}
+
+/// The path above one; `None` above the root.
+pub(super) fn parent(path: &str) -> Option<&str> {
+    match path.rfind('/') {
+        Some(0) if path.len() > 1 => Some("/"),
+        Some(at) if at > 0 => Some(&path[..at]),
+        _ => None,
+    }
+}
+
+impl Hub {
+    pub(super) fn new(journal: Journal, figures: Arc<Figures>) -> Self {
+        Self {
+            tables: Mutex::default(),
+            listings: Listings::default(),
+            journal,
+            figures,
+            is_subscribed: AtomicBool::new(false),
+        }
+    }
+
+    /// Sees to it that the node tells this hub, `sink`, of what happens from now on.
+    pub(super) fn subscribe(&self, node: &NodeHandle, sink: &Arc<dyn Sink>) {
+        if !self.is_subscribed.swap(true, Ordering::Relaxed) {
+            self.listings.forget();
+            node.watch_tree(sink);
+        }
+    }
+
+    /// A connection comes in.
+    pub(super) fn join(&self, outbox: &Arc<Outbox>) -> WatcherId {
+        let mut tables = self.tables.lock();
+        tables.newest += 1;
+        let id = tables.newest;
+        let watcher = Watcher { outbox: Arc::clone(outbox), paths: HashSet::new() };
+        tables.watchers.insert(id, watcher);
+        id
+    }
+
+    /// A connection is gone, and its watches with it.
+    pub(super) fn leave(&self, id: WatcherId) {
+        let mut tables = self.tables.lock();
+        let paths = tables.watchers.get_mut(&id).map(|watcher| std::mem::take(&mut watcher.paths));
+        for path in paths.unwrap_or_default() {
+            for table in [Table::Data, Table::Child] {
+                tables.change(id, &path, table, |_| 0);
+            }
+        }
+        tables.watchers.remove(&id);
+    }
+
+    /// The connections, in the order in which they came.
+    pub(super) fn connections(&self) -> Vec<Arc<Outbox>> {
+        let tables = self.tables.lock();
+        tables.watchers.values().map(|watcher| Arc::clone(&watcher.outbox)).collect()
+    }
+
+    pub(super) fn watch_counts(&self) -> WatchCounts {
+        self.tables.lock().counts
+    }
+
+    /// Every watched path, with the connections that watch the node itself.
+    pub(super) fn data_watches(&self) -> Vec<(Arc<str>, Vec<Arc<Outbox>>)> {
+        let tables = self.tables.lock();
+        let mut all: Vec<_> = tables
+            .paths
+            .iter()
+            .filter(|(_, watched)| !watched.data.is_nobody())
+            .map(|(path, watched)| {
+                let mut ids = Vec::new();
+                watched.data.gather(mode::ALL, &mut ids);
+                let outboxes = ids.iter().filter_map(|id| tables.watchers.get(id));
+                (Arc::clone(path), outboxes.map(|watcher| Arc::clone(&watcher.outbox)).collect())
+            })
+            .collect();
+        all.sort_by(|(a, _): &(Arc<str>, Vec<_>), (b, _)| a.cmp(b));
+        all
+    }
+
+    /// How many paths a connection watches.
+    pub(super) fn path_count(&self, id: WatcherId) -> usize {
+        self.tables.lock().watchers.get(&id).map_or(0, |watcher| watcher.paths.len())
+    }
+
+    /// Sets a watch; setting it again changes nothing.
+    pub(super) fn watch(&self, id: WatcherId, path: &str, table: Table, mode: u8) {
+        self.tables.lock().change(id, path, table, |modes| modes | mode);
+    }
+
+    /// Whether a connection watches a path in such a way.
+    pub(super) fn is_watched(&self, id: WatcherId, path: &str, kind: WatcherType) -> bool {
+        let tables = self.tables.lock();
+        let Some(watched) = tables.paths.get(path) else { return false };
+        let data = watched.data.modes(id);
+        let child = watched.child.modes(id);
+        0 != match kind {
+            WatcherType::Children => child & mode::STANDARD,
+            WatcherType::Data => data & mode::STANDARD,
+            WatcherType::Any => data | child,
+            WatcherType::Persistent => data & mode::PERSISTENT,
+            WatcherType::PersistentRecursive => data & mode::RECURSIVE,
+        }
+    }
+
+    /// Removes watches of a path; false if there were none such.
+    pub(super) fn unwatch(&self, id: WatcherId, path: &str, kind: WatcherType) -> bool {
+        let (data, child) = match kind {
+            WatcherType::Children => (0, mode::STANDARD),
+            WatcherType::Data => (mode::STANDARD, 0),
+            WatcherType::Any => (mode::ALL, mode::ALL),
+            WatcherType::Persistent => (mode::PERSISTENT, mode::PERSISTENT),
+            WatcherType::PersistentRecursive => (mode::RECURSIVE, 0),
+        };
+        let mut tables = self.tables.lock();
+        let had_data = tables.change(id, path, Table::Data, |modes| modes & !data) & data;
+        let had_child = tables.change(id, path, Table::Child, |modes| modes & !child) & child;
+        had_data | had_child != 0
+    }
+
+    /// Tells whoever watches `path` in `table` and may read it, but those in `except`. Returns who
+    /// it was to be told.
+    fn fire(&self, table: Table, news: &News<'_>, except: &[WatcherId]) -> Vec<WatcherId> {
+        let (matched, outboxes) = {
+            let mut tables = self.tables.lock();
+            if tables.paths.is_empty() {
+                return Vec::new();
+            }
+            let matched = tables.trigger(table, news.path);
+            let told = matched.iter().filter(|id| except.binary_search(id).is_err());
+            let outboxes: Vec<Arc<Outbox>> = told
+                .filter_map(|id| tables.watchers.get(id))
+                .map(|watcher| Arc::clone(&watcher.outbox))
+                .collect();
+            (matched, outboxes)
+        };
+        if !outboxes.is_empty() {
+            let frame = notification(news.zxid, news.kind, news.path);
+            let mut count = 0;
+            for outbox in outboxes {
+                let told = outbox.notify(&frame, news.zxid, news.acl);
+                count += u64::from(told.is_some());
+                if let Some(session) = told.filter(|_| news.kind == EventType::NodeDeleted) {
+                    self.journal.watch_fired(news.path, session);
+                }
+            }
+            self.figures.notified(news.path, count);
+        }
+        matched
+    }
+
+    /// The content of the node at `path` is no longer what it was, though no command changed it.
+    pub(super) fn data_changed(&self, path: &str, zxid: i64) {
+        let news = News { kind: EventType::NodeDataChanged, path, zxid, acl: None };
+        self.fire(Table::Data, &news, &[]);
+    }
+
+    fn node_changed(
+        &self,
+        path: &str,
+        change: NodeChange,
+        zxid: i64,
+        acl: &NodeAcl,
+        state: &StateMachine,
+    ) {
+        let news = |kind| News { kind, path, zxid, acl: Some(acl) };
+        match change {
+            NodeChange::DataChanged => {
+                self.fire(Table::Data, &news(EventType::NodeDataChanged), &[]);
+                return;
+            }
+            NodeChange::Created => {
+                self.fire(Table::Data, &news(EventType::NodeCreated), &[]);
+            }
+            NodeChange::Deleted => {
+                let deleted = news(EventType::NodeDeleted);
+                let told = self.fire(Table::Data, &deleted, &[]);
+                self.fire(Table::Child, &deleted, &told);
+            }
+        }
+        if let Some(parent) = parent(path) {
+            // A parent that the same command has removed is told of by its own event.
+            let acl = state.tree().node(parent).map(|node| node.acl);
+            let kind = EventType::NodeChildrenChanged;
+            self.fire(Table::Child, &News { kind, path: parent, zxid, acl }, &[]);
+        }
+    }
+}
+
+impl Sink for Hub {
+    fn event(&self, _: Option<WatchId>, event: &Event, state: &StateMachine, _: Stamp) {
+        match event {
+            Event::Node { path, change, session, zxid, acl } => {
+                let zxid = zxid.0.cast_signed();
+                self.listings.follow(path, *change, zxid);
+                self.node_changed(path, *change, zxid, acl, state);
+                self.journal.follow(path, *change, *session, state);
+            }
+            Event::SessionEnded { session, reason } => {
+                if *reason == EndReason::Expired {
+                    self.figures.session_expired();
+                }
+                self.journal.ended(*session, *reason);
+            }
+            _ => {}
+        }
+    }
+
+    fn reply(&self, _: u64, _: Result<&Reply, &Unavailable>, _: &StateMachine, _: Stamp) {}
+
+    fn confirmed(&self, _: u64) {}
+
+    fn flush(&self) {}
+
+    fn close(&self, reason: &'static str) {
+        // What was told no longer leads to what is: everybody begins anew.
+        self.listings.forget();
+        self.is_subscribed.store(false, Ordering::Relaxed);
+        for outbox in self.connections() {
+            outbox.close(reason);
+        }
+    }
+}
+
+/// What is told of one path.
+struct News<'a> {
+    kind: EventType,
+    path: &'a str,
+    zxid: i64,
+    /// Who may be told: whoever may read; `None`: anybody.
+    acl: Option<&'a NodeAcl>,
+}
+
+/// A notification as it is sent.
+pub(super) fn notification(zxid: i64, kind: EventType, path: &str) -> Bytes {
+    let event = WatcherEvent { kind, state: WatcherEvent::CONNECTED, path: Some(path) };
+    let mut frame = BytesMut::new();
+    // A path has come in a frame itself.
+    let _ = encode_notification(zxid, &event, &mut frame);
+    frame.freeze()
+}
