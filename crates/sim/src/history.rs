@@ -200,10 +200,91 @@ pub enum Seen {
         /// How many wait.
         waiters: usize,
     },
+    /// Something came over a connection of ZooKeeper's protocol, in this order.
+    Tree {
+        /// Whose connection.
+        client: ClientId,
+        /// What.
+        told: TreeSeen,
+    },
     /// All faults have ended: from here on the liveness bound counts.
     Calm,
     /// The run is over; what was open is open.
     Over,
+}
+
+/// What a client of ZooKeeper's protocol was told. Revisions are its zxids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TreeSeen {
+    /// A connection was accepted. Nothing is watched over it yet.
+    Connected {
+        /// The newest revision that the client had seen, and said so.
+        zxid: u64,
+    },
+    /// Something came that showed a revision.
+    Told {
+        /// Which.
+        zxid: u64,
+    },
+    /// The reply to a read came that leaves a watch.
+    Watching {
+        /// On which znode.
+        path: String,
+        /// What of it.
+        watch: Watch,
+        /// The revision that was read.
+        zxid: u64,
+    },
+    /// The client is about to ask for its watches to be set anew.
+    Rewatching {
+        /// The newest revision that it had seen.
+        since: u64,
+        /// Which.
+        watches: Vec<(String, Watch)>,
+    },
+    /// That was answered.
+    Rewatched {
+        /// At which revision.
+        zxid: u64,
+    },
+    /// A notification came.
+    Notified {
+        /// Of which znode.
+        path: String,
+        /// What happened to it.
+        change: Change,
+        /// The revision that it came with.
+        zxid: u64,
+    },
+    /// Something that no server may say.
+    Nonsense {
+        /// In words.
+        what: String,
+    },
+}
+
+/// What is watched of a znode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Watch {
+    /// That it comes to be.
+    Exists,
+    /// Its data.
+    Data,
+    /// Its children.
+    Children,
+}
+
+/// What happened to a znode, in the words of notifications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was made.
+    Created,
+    /// It was deleted.
+    Deleted,
+    /// Its data was set.
+    DataChanged,
+    /// A child was made or deleted.
+    ChildrenChanged,
 }
 
 /// How a wish came to nothing.

@@ -11,6 +11,7 @@ pub mod core_hunt;
 pub mod history;
 pub mod hunt;
 pub mod judge;
+pub mod recipe;
 pub mod recorder;
 pub mod workload;
 pub mod world;

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::history::{Commit, Digest, Leadership};
 use crate::world::MachineClock;
-use crate::{Attempt, ClientId, History, Nanos, Seen, Transition};
+use crate::{Attempt, ClientId, History, Nanos, Seen, Transition, recipe};
 
 /// A replica's whole state is digested at each of these indexes.
 const DIGEST_EVERY: u64 = 16;
@@ -115,6 +115,7 @@ impl Recorder {
             let transitions = events.into_iter().map(|event| Transition { index, event });
             book.history.log.extend(transitions);
         }
+        book.history.log = recipe::read(&book.history.log);
         // Processes take turns, so that what they saw isn't quite in the order of time.
         book.history.seen.sort_by_key(|entry| entry.at);
         Record {

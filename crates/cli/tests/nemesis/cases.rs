@@ -347,11 +347,11 @@ pub(crate) async fn op_1() {
     let limit = Instant::now() + Duration::from_secs(20);
     loop {
         let ready = health(3, "/readyz").await;
-        if ready.starts_with("HTTP/1.1 503") {
-            assert!(ready.contains("no majority"), "{ready}");
+        // The second of the dead may count as heard for a moment longer than the leader.
+        if ready.starts_with("HTTP/1.1 503") && ready.contains("no majority") {
             break;
         }
-        assert!(Instant::now() < limit, "it stays ready: {ready}");
+        assert!(Instant::now() < limit, "it isn't cut off: {ready}");
         sleep(Duration::from_millis(50)).await;
     }
     let alive = health(3, "/livez").await;

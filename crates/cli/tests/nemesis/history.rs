@@ -62,6 +62,7 @@ pub(crate) fn to_line(at: Nanos, seen: &Seen) -> String {
             let holders: Vec<_> = holders.iter().map(ToString::to_string).collect();
             write!(line, "viewed {lock} {asked} {waiters} {}", holders.join(","))
         }
+        Seen::Tree { .. } => panic!("no worker here speaks ZooKeeper's protocol: {seen:?}"),
         Seen::Calm => write!(line, "calm"),
         Seen::Over => write!(line, "over"),
     };

@@ -16,12 +16,15 @@
 //! | [`linear`] | does each read show one moment, and time never go back? |
 //! | [`liveness`] | once all is calm, does what is owed come in time? |
 //! | [`replicas`] | are replicas of one index equal? |
+//! | [`watches`] | is what was watched told, once and in time? |
+//! | [`ephemerals`] | do znodes go with their sessions? |
 //! | [`raft`] | has each term one leader, and each index one entry? |
 
 use std::fmt;
 
 use crate::History;
 
+pub mod ephemerals;
 pub mod exclusion;
 pub mod fifo;
 mod findings;
@@ -39,6 +42,7 @@ mod story;
 mod testing;
 pub mod tokens;
 pub mod wakeups;
+pub mod watches;
 
 /// What a judge found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +74,7 @@ pub fn judge_log(history: &History) -> Vec<Verdict> {
     judges.iter().flat_map(|check| check(history)).collect()
 }
 
-const JUDGES: [fn(&History) -> Vec<Verdict>; 10] = [
+const JUDGES: [fn(&History) -> Vec<Verdict>; 12] = [
     shape::check,
     exclusion::check,
     tokens::check,
@@ -79,6 +83,8 @@ const JUDGES: [fn(&History) -> Vec<Verdict>; 10] = [
     kept::check,
     linear::check,
     liveness::check,
+    watches::check,
+    ephemerals::check,
     replicas::check,
     raft::check,
 ];

@@ -139,7 +139,7 @@ impl<'a> Story<'a> {
             }
             Seen::Calm => self.calm = Some(at),
             Seen::Over => self.over = at,
-            Seen::Wrote { .. } | Seen::Viewed { .. } => {}
+            Seen::Wrote { .. } | Seen::Viewed { .. } | Seen::Tree { .. } => {}
         }
     }
 

@@ -2,7 +2,11 @@
 
 use std::ops::Range;
 
-use lockkeeper_core::{EndReason, Event, LossReason, Mode, Number, SessionId, Token};
+use lockkeeper_core::{
+    EndReason, Event, LossReason, Mode, NodeAcl, NodeChange, Number, Revision, SessionId, Token,
+};
+
+use crate::history::TreeSeen;
 
 use crate::judge::Verdict;
 use crate::{Attempt, ClientId, Entry, GiveUp, History, Nanos, Seen, Transition};
@@ -227,6 +231,25 @@ impl Forge {
             index,
             Event::Cancelled { lock: lock.into(), session, number, ended: None, waited_ms: 0 },
         )
+    }
+
+    /// A znode changes; `session` is the one that it hangs on, 0 for none.
+    pub(super) fn node(
+        &mut self,
+        index: u64,
+        path: &str,
+        change: NodeChange,
+        session: u64,
+        zxid: u64,
+    ) -> &mut Self {
+        let session = (session != 0).then_some(SessionId(session));
+        let (path, zxid, acl) = (path.into(), Revision(zxid), NodeAcl::default());
+        self.log(index, Event::Node { path, change, session, zxid, acl })
+    }
+
+    /// Client 1 is told something over its connection.
+    pub(super) fn told(&mut self, at: Nanos, told: TreeSeen) -> &mut Self {
+        self.see(at, Seen::Tree { client: ClientId(1), told })
     }
 
     /// The history so far, put in the order of time, over at 20 s.

@@ -1,6 +1,7 @@
 //! What clients do. Each front end's clients are a file here; the world runs them all.
 
 pub mod native;
+pub mod zookeeper;
 
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub struct Surroundings {
     pub host: String,
     /// The servers, as `host:port,…`.
     pub servers: String,
+    /// The same servers where they speak ZooKeeper's protocol.
+    pub zookeepers: Vec<(String, u16)>,
     /// Which session the process has now, for whoever kills the process.
     pub current: Arc<Mutex<Option<ClientId>>>,
 }

@@ -23,7 +23,7 @@ const PERMITS_OF: u32 = 3;
 
 /// Runs one client's process: a session after the other, each with a few workers.
 pub async fn run(around: Surroundings) {
-    let Surroundings { clock, network, recorder, mut chance, host, servers, current } = around;
+    let Surroundings { clock, network, recorder, mut chance, host, servers, current, .. } = around;
     let network = Arc::new(network);
     loop {
         let id = recorder.client();

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use lockkeeper_node::{Member, NodeId};
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::faults::Faults;
 use self::network::{MachineId, Net, Sockets};
@@ -136,6 +137,8 @@ struct World {
 /// A machine with a client on it.
 struct ClientMachine {
     machine: MachineId,
+    /// Its programs speak ZooKeeper's protocol.
+    is_zookeeper: bool,
     current: Arc<Mutex<Option<ClientId>>>,
 }
 
@@ -162,10 +165,11 @@ impl World {
                 Server::new(node, machine, founders, settings.clone(), chance.fork())
             })
             .collect();
-        let clients = (0..chance.between(2, 4))
+        let clients = (0..chance.between(2, 5))
             .map(|count| {
                 let machine = add(format!("c{count}"), &mut chance);
-                ClientMachine { machine, current: Arc::default() }
+                let is_zookeeper = chance.one_in(3);
+                ClientMachine { machine, is_zookeeper, current: Arc::default() }
             })
             .collect();
         let faults = Faults::new(chance.fork());
@@ -265,9 +269,26 @@ impl World {
         let first = self.chance.below(servers.len() as u64) as usize;
         servers.rotate_left(first);
         let servers = servers.join(",");
+        let zookeepers = (1..=NODES_MAX as NodeId).map(server::zookeeper_address).collect();
+        let is_zookeeper = client.is_zookeeper;
         self.machines[id].start(now, move |clock| {
-            let around = Surroundings { clock, network, recorder, chance, host, servers, current };
-            workload::native::run(around)
+            let around = Surroundings {
+                clock,
+                network,
+                recorder,
+                chance,
+                host,
+                servers,
+                zookeepers,
+                current,
+            };
+            async move {
+                if is_zookeeper {
+                    workload::zookeeper::run(around).await;
+                } else {
+                    workload::native::run(around).await;
+                }
+            }
         });
     }
 
@@ -366,12 +387,21 @@ impl fmt::Debug for ClientNetwork {
     }
 }
 
+/// The two halves of a client's connection.
+type Halves = (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
+
+impl ClientNetwork {
+    /// Connects to a server.
+    pub(crate) async fn reach(&self, host: &str, port: u16) -> io::Result<Halves> {
+        let (reader, writer) = tokio::io::split(self.sockets.connect(host, port).await?);
+        Ok((Box::new(reader), Box::new(writer)))
+    }
+}
+
 impl lockkeeper::network::Network for ClientNetwork {
     fn connect<'a>(&'a self, host: &'a str, port: u16) -> lockkeeper::network::Connecting<'a> {
         Box::pin(async move {
-            let stream = self.sockets.connect(host, port).await?;
-            let (reader, writer) = tokio::io::split(stream);
-            let (reader, writer) = (Box::new(reader), Box::new(writer));
+            let (reader, writer) = self.reach(host, port).await?;
             Ok(lockkeeper::network::Connection { reader, writer })
         })
     }

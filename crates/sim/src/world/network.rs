@@ -220,8 +220,8 @@ impl Net {
         self.state.lock().mail.remove(&machine)
     }
 
-    /// Changes the condition of a link. What was held arrives, before everything that was sent after
-    /// it, unless the connection is found to have died meanwhile: chance decides.
+    /// Changes the condition of a link. What was held arrives, before everything that was sent
+    /// after it, unless the connection is found to have died meanwhile: chance decides.
     pub(crate) fn set_link(&self, from: MachineId, to: MachineId, swallows: bool, slow: Duration) {
         let mut wake = Vec::new();
         let mut state = self.state.lock();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockkeeper_node::{
     Environment, Member, NodeConfig, NodeHandle, NodeId, Random, Start, Threads, Timers,
 };
-use lockkeeper_server::Native;
+use lockkeeper_server::{Native, ZooKeeper, ZooKeeperClient, ZooKeeperSettings};
 use parking_lot::Mutex;
 
 use super::disk;
@@ -19,6 +19,7 @@ use crate::recorder::Recorder;
 
 const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
+const ZOOKEEPER_PORT: u16 = 2181;
 
 /// The longest lease that servers grant.
 const TTL_MAX: Duration = Duration::from_secs(10);
@@ -31,6 +32,11 @@ pub(crate) fn host(node: NodeId) -> String {
 /// Where a node's clients reach it.
 pub(crate) fn client_address(node: NodeId) -> String {
     format!("{}:{CLIENT_PORT}", host(node))
+}
+
+/// Where a node speaks ZooKeeper's protocol.
+pub(crate) fn zookeeper_address(node: NodeId) -> (String, u16) {
+    (host(node), ZOOKEEPER_PORT)
 }
 
 /// A node as its peers know it.
@@ -208,6 +214,7 @@ async fn serve(
     control: &Arc<Mutex<Control>>,
 ) -> String {
     let ttl_max = config.ttl_max;
+    let random = Arc::clone(&environment.random);
     let node = match NodeHandle::start(config, environment).await {
         Ok(node) => node,
         Err(error) => return format!("it doesn't start: {error}"),
@@ -224,10 +231,35 @@ async fn serve(
             tokio::spawn(async move { native.serve(stream).await });
         }
     };
+    let zookeeper = ZooKeeper::new(node.clone(), zookeeper_settings(), random);
+    let mut accept_zookeeper = match sockets.bind(ZOOKEEPER_PORT) {
+        Ok(accept) => accept,
+        Err(error) => return format!("it can't listen for ZooKeeper's clients: {error}"),
+    };
+    let accepting_zookeeper = async {
+        while let Ok((stream, _)) = accept_zookeeper.next().await {
+            let zookeeper = zookeeper.clone();
+            let address = ([10, 0, 0, 1], 1).into();
+            let client = ZooKeeperClient { address, ids: Vec::new() };
+            tokio::spawn(async move { zookeeper.serve(stream, client).await });
+        }
+    };
     tokio::select! {
         biased;
         fault = node.fault() => format!("unfit: {fault}"),
         () = accepting => "its listener ended".to_owned(),
+        () = accepting_zookeeper => "its listener for ZooKeeper's clients ended".to_owned(),
+    }
+}
+
+/// Sessions may be as short as native ones.
+fn zookeeper_settings() -> ZooKeeperSettings {
+    let session_timeout_min = Duration::from_millis(500);
+    ZooKeeperSettings {
+        session_timeout_min,
+        session_timeout_max: TTL_MAX,
+        collect_interval: Duration::from_secs(2),
+        ..ZooKeeperSettings::default()
     }
 }
 

@@ -1,0 +1,386 @@
+//! Clients of ZooKeeper's protocol: the lock recipe that programs build on it, and reads, writes
+//! and watches between.
+//!
+//! The recipe is the classic one: an ephemeral sequential znode in the lock's directory; whoever
+//! has the lowest holds the lock, and everybody else watches the one before. What the log says of
+//! such a directory is read as the log of a lock ([`recipe`](crate::recipe)), so that the judges of
+//! locks judge it.
+
+mod client;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::{Mode, Token};
+use lockkeeper_wire::jute::{
+    Acl, Acls, Create, CreateOp, Delete, ErrorCode, Id, Multi, Op, Read, Reply, ReplyHeader,
+    Request, SetData, decode_reply, perms,
+};
+use tokio::time::{sleep, timeout};
+
+use self::client::{Answer, Client, Gone};
+use super::Surroundings;
+use crate::chance::Chance;
+use crate::history::Watch;
+use crate::recipe::{self, LOCKS_DIRECTORY};
+use crate::{Attempt, GiveUp, Seen};
+
+/// The locks that everybody wants.
+const LOCKS: [&str; 2] = ["a", "batch"];
+/// Where clients read, write and watch.
+const GROUND: &str = "/ground";
+const NODES: [&str; 3] = ["/ground/x", "/ground/y", "/ground/x/z"];
+
+/// Runs one client's process: a session after the other.
+pub async fn run(around: Surroundings) {
+    let Surroundings { clock, network, recorder, mut chance, zookeepers, current, .. } = around;
+    let network = Arc::new(network);
+    loop {
+        let id = recorder.client();
+        *current.lock() = Some(id);
+        let (clock, recorder) = (Arc::clone(&clock), recorder.clone());
+        let (network, servers) = (Arc::clone(&network), zookeepers.clone());
+        let opened = Client::open(id, clock, recorder.clone(), network, servers, chance.fork());
+        if let Some(mut client) = opened.await {
+            let life = chance.between(2_000, 25_000);
+            match live(&mut client, life, &mut chance).await {
+                Ok(()) => client.close().await,
+                Err(_) => client.see(Seen::Ended { client: id }),
+            }
+        }
+        *current.lock() = None;
+        sleep(Duration::from_millis(chance.below(300))).await;
+    }
+}
+
+/// One session, for about `life` milliseconds. An error: it is over.
+async fn live(client: &mut Client, life: u64, chance: &mut Chance) -> Result<(), Gone> {
+    let over = tokio::time::Instant::now() + Duration::from_millis(life);
+    for path in [LOCKS_DIRECTORY.to_owned(), GROUND.to_owned()] {
+        ensure(client, &path).await?;
+    }
+    for lock in LOCKS {
+        ensure(client, &recipe::directory(lock)).await?;
+    }
+    while tokio::time::Instant::now() < over {
+        client.pass(Duration::from_millis(chance.below(300)), false).await?;
+        if chance.one_in(2) {
+            lock(client, chance).await?;
+        } else {
+            match play(client, chance).await {
+                Err(Gone::Session) => return Err(Gone::Session),
+                Ok(()) | Err(Gone::Link) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes a znode that stays, however often that takes.
+async fn ensure(client: &mut Client, path: &str) -> Result<(), Gone> {
+    loop {
+        match client.call(create(path, CreateOp::Create, PERSISTENT)).await {
+            Err(Gone::Session) => return Err(Gone::Session),
+            Ok(answer) if is_one_of(&answer, &[ErrorCode::OK, ErrorCode::NODE_EXISTS]) => {
+                return Ok(());
+            }
+            Ok(_) | Err(Gone::Link) => client.pass(Duration::from_millis(50), false).await?,
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------ the recipe
+
+/// A place in line.
+struct Place {
+    directory: String,
+    /// The znode's name within it.
+    name: String,
+}
+
+/// Waits for a lock, works under it, and gives it back. An error: the session is over.
+async fn lock(client: &mut Client, chance: &mut Chance) -> Result<(), Gone> {
+    let lock = *chance.pick(&LOCKS);
+    let attempt = client.recorder.attempt();
+    let asked = recipe::lock_name(lock);
+    let (id, mode) = (client.id(), Mode::Exclusive);
+    client.see(Seen::Asked { attempt, client: id, lock: asked.clone(), mode, wait: true });
+    let place = match stand_in_line(client, lock, attempt).await {
+        Ok(place) => place,
+        Err(gone) => {
+            client.see(Seen::GaveUp { attempt, why: GiveUp::SessionEnded });
+            return Err(gone);
+        }
+    };
+    let patience = if chance.one_in(4) { chance.between(5, 1_500) } else { u64::MAX };
+    match wait(client, &place, attempt, patience).await {
+        Err(gone) => {
+            client.see(Seen::GaveUp { attempt, why: GiveUp::SessionEnded });
+            Err(gone)
+        }
+        Ok(None) => {
+            let left = leave(client, &place).await;
+            let why = if left.is_ok() { GiveUp::Cancelled } else { GiveUp::SessionEnded };
+            client.see(Seen::GaveUp { attempt, why });
+            left
+        }
+        Ok(Some(token)) => {
+            client.see(Seen::Held { attempt, token });
+            hold(client, &asked, attempt, token, chance).await;
+            if !client.is_sure() {
+                let since = client.believes_until().min(client.clock.now());
+                client.see(Seen::Lost { attempt, since });
+                return leave(client, &place).await;
+            }
+            client.see(Seen::Releasing { attempt });
+            let releasing = client.clock.now();
+            let left = leave(client, &place).await;
+            client.see(match left {
+                Ok(()) => Seen::Released { attempt },
+                Err(_) => Seen::Lost { attempt, since: releasing },
+            });
+            left
+        }
+    }
+}
+
+/// Makes the znode. If the answer is lost, it is looked for: its name tells whose it is.
+async fn stand_in_line(
+    client: &mut Client,
+    lock: &str,
+    Attempt(attempt): Attempt,
+) -> Result<Place, Gone> {
+    let directory = recipe::directory(lock);
+    let prefix = format!("{attempt}-lock-");
+    let path = format!("{directory}/{prefix}");
+    loop {
+        match client.call(create(&path, CreateOp::Create2, EPHEMERAL_SEQUENTIAL)).await {
+            Err(Gone::Session) => return Err(Gone::Session),
+            Ok(answer) => {
+                if let Some(Reply::PathStat(Some(path), _)) = answer.reply(CreateOp::Create2.code())
+                    && let Some((_, name)) = path.rsplit_once('/')
+                {
+                    return Ok(Place { directory, name: name.to_owned() });
+                }
+            }
+            Err(Gone::Link) => {
+                // Nothing is known before the children have been listed.
+                loop {
+                    match children(client, &directory).await {
+                        Err(Gone::Session) => return Err(Gone::Session),
+                        Err(Gone::Link) => {}
+                        Ok(names) => {
+                            let own = names.into_iter().find(|name| name.starts_with(&prefix));
+                            if let Some(name) = own {
+                                return Ok(Place { directory, name });
+                            }
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        client.pass(Duration::from_millis(20), false).await?;
+    }
+}
+
+/// Waits until nobody is before; `None` if that takes longer than `patience` milliseconds.
+async fn wait(
+    client: &mut Client,
+    place: &Place,
+    attempt: Attempt,
+    patience: u64,
+) -> Result<Option<Token>, Gone> {
+    let Place { directory, name } = place;
+    let began = tokio::time::Instant::now();
+    let patience = Duration::from_millis(patience.min(3_600_000));
+    let mut is_told = false;
+    loop {
+        let Some(left) = patience.checked_sub(began.elapsed()) else { return Ok(None) };
+        client.has_news = false;
+        let looked = look(client, directory, name).await;
+        match looked {
+            Err(Gone::Session) => return Err(Gone::Session),
+            Err(Gone::Link) => {}
+            // It went with a session that this client still takes for its own.
+            Ok(Looked::NotThere) => return Err(Gone::Session),
+            Ok(Looked::First(token)) if client.is_sure() => return Ok(Some(token)),
+            Ok(Looked::First(_)) => client.pass(Duration::from_millis(20), true).await.or_link()?,
+            Ok(Looked::Behind(before)) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    client.see(Seen::Queued { attempt });
+                }
+                let path = format!("{directory}/{before}");
+                match client.watch(&path, Watch::Exists).await {
+                    Err(Gone::Session) => return Err(Gone::Session),
+                    // Gone meanwhile: whoever is first now is to be seen.
+                    Ok(answer) if answer.header.err == ErrorCode::NO_NODE => continue,
+                    Ok(_) => client.pass(left, true).await.or_link()?,
+                    Err(Gone::Link) => {}
+                }
+            }
+        }
+    }
+}
+
+/// What a look at the directory says of one's own place.
+enum Looked {
+    First(Token),
+    Behind(String),
+    NotThere,
+}
+
+async fn look(client: &mut Client, directory: &str, name: &str) -> Result<Looked, Gone> {
+    let mut names = children(client, directory).await?;
+    names.sort_by_key(|name| recipe::sequence(name));
+    let Some(own) = names.iter().position(|other| other == name) else {
+        return Ok(Looked::NotThere);
+    };
+    if own > 0 {
+        return Ok(Looked::Behind(names.swap_remove(own - 1)));
+    }
+    // The token is the change that made the znode.
+    let path = format!("{directory}/{name}");
+    let request = Request::Exists(Read { path: Some(&path), watch: false });
+    let code = request.op();
+    let answer = client.call(request).await?;
+    Ok(match answer.reply(code) {
+        Some(Reply::Stat(stat)) => Looked::First(Token(stat.czxid as u64)),
+        _ => Looked::NotThere,
+    })
+}
+
+async fn children(client: &mut Client, directory: &str) -> Result<Vec<String>, Gone> {
+    let request = Request::GetChildren(Read { path: Some(directory), watch: false });
+    let code = request.op();
+    let answer = client.call(request).await?;
+    let Some(Reply::Strings(names)) = answer.reply(code) else { return Err(Gone::Link) };
+    Ok(names.iter().flatten().map(str::to_owned).collect())
+}
+
+/// Works under the lock, for as long as the client may count on it.
+async fn hold(
+    client: &mut Client,
+    lock: &str,
+    attempt: Attempt,
+    token: Token,
+    chance: &mut Chance,
+) {
+    let _ = attempt;
+    for _ in 0..chance.below(5) {
+        let step = Duration::from_millis(*chance.pick(&[0, 5, 40, 200, 600]));
+        let until = tokio::time::Instant::now() + step;
+        loop {
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            let sure = client.sure_for();
+            if sure.is_zero() {
+                return;
+            }
+            match timeout(sure, client.pass(left, false)).await {
+                Ok(Ok(())) => break,
+                Ok(Err(_)) => return,
+                // In the middle of something; and there may be news of the session meanwhile.
+                Err(_) => client.drop_link(),
+            }
+        }
+        let (lock, mode) = (lock.to_owned(), Mode::Exclusive);
+        let accepted = client.recorder.write_fenced(&lock, token, true);
+        client.see(Seen::Wrote { lock, mode, token, accepted });
+    }
+}
+
+/// Removes one's own znode, however often that takes.
+async fn leave(client: &mut Client, place: &Place) -> Result<(), Gone> {
+    let path = format!("{}/{}", place.directory, place.name);
+    loop {
+        match client.call(Request::Delete(Delete { path: Some(&path), version: -1 })).await {
+            Err(Gone::Session) => return Err(Gone::Session),
+            Ok(answer) if is_one_of(&answer, &[ErrorCode::OK, ErrorCode::NO_NODE]) => {
+                return Ok(());
+            }
+            Ok(_) | Err(Gone::Link) => client.pass(Duration::from_millis(20), false).await?,
+        }
+    }
+}
+
+// ------------------------------------------------------------------ reads, writes, watches
+
+/// One thing that programs do with a tree.
+async fn play(client: &mut Client, chance: &mut Chance) -> Result<(), Gone> {
+    let path = *chance.pick(&NODES);
+    match chance.below(9) {
+        0 => drop(client.call(create(path, CreateOp::Create, PERSISTENT)).await?),
+        1 => drop(client.call(create(path, CreateOp::Create, EPHEMERAL)).await?),
+        2 => {
+            let path = format!("{GROUND}/s-");
+            let flags = if chance.one_in(2) { EPHEMERAL_SEQUENTIAL } else { SEQUENTIAL };
+            drop(client.call(create(&path, CreateOp::Create, flags)).await?);
+        }
+        3 => drop(client.call(Request::Delete(Delete { path: Some(path), version: -1 })).await?),
+        4 => {
+            let data: &[u8] = &chance.next_u64().to_le_bytes();
+            let set = SetData { path: Some(path), data: Some(data), version: -1 };
+            drop(client.call(Request::SetData(set)).await?);
+        }
+        5 => {
+            let other = *chance.pick(&NODES);
+            let set = SetData { path: Some(other), data: None, version: -1 };
+            let parts = [
+                Op::Create(create_part(path, CreateOp::Create, PERSISTENT)),
+                Op::SetData(set),
+                Op::Delete(Delete { path: Some(path), version: -1 }),
+            ];
+            let kept = chance.between(1, 3) as usize;
+            let multi = Multi::of(parts.into_iter().take(kept));
+            drop(client.call(Request::Multi(multi)).await?);
+        }
+        6 => drop(client.call(Request::Sync(Some(path))).await?),
+        _ => {
+            let watch = *chance.pick(&[Watch::Data, Watch::Exists, Watch::Children]);
+            let path = if chance.one_in(3) { GROUND } else { path };
+            drop(client.watch(path, watch).await?);
+        }
+    }
+    Ok(())
+}
+
+const PERSISTENT: i32 = 0;
+const EPHEMERAL: i32 = 1;
+const SEQUENTIAL: i32 = 2;
+const EPHEMERAL_SEQUENTIAL: i32 = 3;
+
+fn create(path: &str, op: CreateOp, flags: i32) -> Request<'_> {
+    Request::Create(create_part(path, op, flags))
+}
+
+fn create_part(path: &str, op: CreateOp, flags: i32) -> Create<'_> {
+    let id = Id { scheme: Some("world"), id: Some("anyone") };
+    let acl = Acls::of([Acl { perms: perms::ALL, id }]);
+    Create { op, path: Some(path), data: Some(b"1"), acl, flags, ttl_ms: -1 }
+}
+
+fn is_one_of(answer: &Answer, codes: &[ErrorCode]) -> bool {
+    codes.contains(&answer.header.err)
+}
+
+impl Answer {
+    /// The body, if the request went well.
+    fn reply(&self, op: lockkeeper_wire::jute::OpCode) -> Option<Reply<'_>> {
+        let (header, body): (ReplyHeader, _) = decode_reply(&self.frame).ok()?;
+        Reply::decode(op, &header, body).ok().filter(|_| header.err == ErrorCode::OK)
+    }
+}
+
+trait OrLink {
+    /// The loss of a connection is no error here: whoever waited looks again.
+    fn or_link(self) -> Result<(), Gone>;
+}
+
+impl OrLink for Result<(), Gone> {
+    fn or_link(self) -> Result<(), Gone> {
+        match self {
+            Err(Gone::Link) => Ok(()),
+            other => other,
+        }
+    }
+}
