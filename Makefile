@@ -24,6 +24,7 @@ NEMESIS := cargo test --package lockkeeper-cli --test nemesis --
 ## Everything that has to pass.
 test: packages
 	cargo test --workspace --locked
+	$(MAKE) zookeeper-short
 	$(MAKE) proof
 
 ## What the tests with real processes use beside Rust: installed where that can be done without asking
@@ -77,3 +78,28 @@ $(FUZZ_TARGETS:%=fuzz-%): fuzz-%:
 	cd fuzz && CARGO_TARGET_DIR=$(TARGET_DIR)/fuzz cargo run --quiet --release --example seeds -- $(FUZZ_WORK)
 	$(FUZZ) run -s none $* $(FUZZ_WORK)/$* fuzz/corpus/$* -- \
 		-max_total_time=$$(( $(or $(MINUTES),10) * 60 )) -max_len=4096 -timeout=10 -rss_limit_mb=2048
+
+## Clients of ZooKeeper that nobody here wrote, against our server: make zookeeper-suites, one of them
+## with make zookeeper-kazoo (kazoo-3, client-rs, curator, zkcli, words, go, node, examples, differential), and
+## SERVER=zookeeper for the real one. They fetch what they need (PyPI, Maven Central, Go modules, npm,
+## crates.io) and say what they couldn't. docs/compat-zookeeper.md has the counts.
+ZOOKEEPER_SUITES := kazoo kazoo-3 client-rs curator zkcli words go node examples differential
+.PHONY: zookeeper-suites zookeeper-short zookeeper-load zookeeper-kafka $(ZOOKEEPER_SUITES:%=zookeeper-%)
+zookeeper-suites:
+	compat/zookeeper/all.sh $(ZOOKEEPER_SUITES)
+
+## The short form: every kind of client, in a few minutes.
+zookeeper-short:
+	compat/zookeeper/all.sh --short
+
+$(ZOOKEEPER_SUITES:%=zookeeper-%): zookeeper-%:
+	compat/zookeeper/all.sh $*
+
+## The lock recipe through ZooKeeper's protocol, three durable servers: the real one (75 s of warming
+## up), then ours. make zookeeper-load SERVER=both LOAD="--workers 64,1024 --runs 3"
+zookeeper-load:
+	SERVER=$(or $(SERVER),both) compat/zookeeper/probe/load.sh
+
+## Kafka 3.9 in ZooKeeper mode: a topic, a killed controller, a broker that comes back. A gigabyte of memory.
+zookeeper-kafka:
+	compat/zookeeper/all.sh kafka
