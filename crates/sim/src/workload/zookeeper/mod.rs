@@ -3,7 +3,7 @@
 //!
 //! The recipe is the classic one: an ephemeral sequential znode in the lock's directory; whoever
 //! has the lowest holds the lock, and everybody else watches the one before. What the log says of
-//! such a directory is read as the log of a lock ([`recipe`](crate::recipe)), so that the judges of
+//! such a directory is read as the log of a lock ([`recipe`]), so that the judges of
 //! locks judge it.
 
 mod client;
