@@ -165,11 +165,11 @@ impl World {
                 Server::new(node, machine, founders, settings.clone(), chance.fork())
             })
             .collect();
-        let clients = (0..chance.between(2, 5))
+        let (natives, zookeepers) = (chance.between(2, 4), chance.below(3));
+        let clients = (0..natives + zookeepers)
             .map(|count| {
                 let machine = add(format!("c{count}"), &mut chance);
-                let is_zookeeper = chance.one_in(3);
-                ClientMachine { machine, is_zookeeper, current: Arc::default() }
+                ClientMachine { machine, is_zookeeper: count >= natives, current: Arc::default() }
             })
             .collect();
         let faults = Faults::new(chance.fork());
