@@ -28,27 +28,27 @@ fn node(mutation: OfNode, seeds_max: u64) {
 
 #[test]
 fn acknowledging_before_the_sync_is_found() {
-    node(OfNode::AcknowledgeBeforeSync, 100);
+    node(OfNode::AcknowledgeBeforeSync, 300);
 }
 
 #[test]
 fn reading_without_a_quorum_is_found() {
-    node(OfNode::ReadWithoutQuorum, 100);
+    node(OfNode::ReadWithoutQuorum, 300);
 }
 
 #[test]
 fn expiring_in_any_term_is_found() {
-    node(OfNode::ExpireInAnyTerm, 100);
+    node(OfNode::ExpireInAnyTerm, 300);
 }
 
 #[test]
 fn confirming_without_a_quorum_is_found() {
-    node(OfNode::ConfirmWithoutQuorum, 100);
+    node(OfNode::ConfirmWithoutQuorum, 300);
 }
 
 #[test]
 fn applying_twice_after_a_restart_is_found() {
-    node(OfNode::ApplyTwiceAfterRestart, 100);
+    node(OfNode::ApplyTwiceAfterRestart, 300);
 }
 
 #[test]
