@@ -9,7 +9,7 @@ SHORT=
 # The short form is what fits into a few minutes of every change: all kinds of clients, less of each.
 if [ -n "$SHORT" ]; then
   export KAZOO_FILES=${KAZOO_FILES:-test_client.py test_lock.py test_watchers.py test_connection.py}
-  export CURATOR_SERVERS=${CURATOR_SERVERS:-1} DIFFERENTIAL=${DIFFERENTIAL:---cases 2000 --seconds 40 --seed 1}
+  export CURATOR_SERVERS=${CURATOR_SERVERS:-1} DIFFERENTIAL=${DIFFERENTIAL:---cases 200 --seed 9}
 fi
 SUITES=${*:-kazoo ${SHORT:-kazoo-3 client-rs} curator zkcli words go node examples differential}
 summary='' code=0

@@ -57,6 +57,8 @@ struct Player<'a> {
     clients: Vec<Option<Client>>,
     /// Whose a session is; a client that begins anew gets a new letter.
     owners: HashMap<i64, String>,
+    /// How each of them can be ended, so that none is left to end in a later script.
+    passwords: HashMap<i64, Vec<u8>>,
     sessions: usize,
     /// The zxid that was seen after each step.
     seen: Vec<i64>,
@@ -70,6 +72,7 @@ pub fn play(port: u16, root: &str, script: &[Step]) -> Trace {
         root,
         clients: (0..CLIENTS).map(|_| None).collect(),
         owners: HashMap::new(),
+        passwords: HashMap::new(),
         sessions: 0,
         seen: Vec::new(),
         line: String::new(),
@@ -119,6 +122,7 @@ impl Player<'_> {
             *sessions += 1;
             format!("S{sessions}")
         });
+        self.passwords.insert(connected.session.id, connected.session.password.clone());
         self.clients[client] = Some(connected);
     }
 
@@ -134,17 +138,44 @@ impl Player<'_> {
 
     /// Ends the sessions and takes the script's tree away, as the super user.
     fn clear(&mut self) {
-        for client in self.clients.iter_mut().flatten() {
-            let _ = client.ask(OP_CLOSE, &[]);
+        for client in self.clients.iter_mut().filter_map(Option::take) {
+            self.passwords.remove(&client.session.id);
+            end(client);
         }
-        if let Ok(mut client) = Client::connect(self.port, &Greeting::default()) {
-            let mut out = Out::default();
-            out.i32(-4).i32(100).i32(0).string("digest").string("super:test");
-            client.send(&out.0);
-            if client.frame().is_ok() {
-                remove(&mut client, self.root);
+        for (id, password) in self.passwords.drain() {
+            let greeting = Greeting { id, password: Some(password), ..Greeting::default() };
+            // Most of them have ended: then this is refused.
+            if let Ok(client) = Client::connect(self.port, &greeting)
+                && client.session.id == id
+            {
+                end(client);
             }
-            let _ = client.ask(OP_CLOSE, &[]);
+        }
+        let Ok(mut client) = Client::connect(self.port, &Greeting::default()) else { return };
+        let mut out = Out::default();
+        out.i32(-4).i32(100).i32(0).string("digest").string("super:test");
+        client.send(&out.0);
+        if client.frame().is_ok() {
+            remove(&mut client, self.root);
+            self.remove_numbered(&mut client);
+        }
+        end(client);
+    }
+
+    /// What was made at the top with a number behind its name.
+    fn remove_numbered(&self, client: &mut Client) {
+        let mut out = Out::default();
+        out.string("/").bool(false);
+        let Ok((0, body)) = client.ask(8, &out.0) else { return };
+        for name in In(&body).strings().flatten().unwrap_or_default() {
+            let Some((name_of, number)) = name.split_at_checked(name.len().saturating_sub(10))
+            else {
+                continue;
+            };
+            let is_number = number.len() == 10 && number.bytes().all(|b| b.is_ascii_digit());
+            if is_number && (name_of.is_empty() || self.root.strip_prefix('/') == Some(name_of)) {
+                remove(client, &format!("/{name}"));
+            }
         }
     }
 
@@ -534,6 +565,10 @@ impl Player<'_> {
         ));
         Some(())
     }
+}
+
+fn end(mut client: Client) {
+    let _ = client.ask(OP_CLOSE, &[]);
 }
 
 fn remove(client: &mut Client, path: &str) {
