@@ -84,7 +84,7 @@ $(FUZZ_TARGETS:%=fuzz-%): fuzz-%:
 ## SERVER=zookeeper for the real one. They fetch what they need (PyPI, Maven Central, Go modules, npm,
 ## crates.io) and say what they couldn't. docs/compat-zookeeper.md has the counts.
 ZOOKEEPER_SUITES := kazoo kazoo-3 client-rs curator zkcli words go node examples differential
-.PHONY: zookeeper-suites zookeeper-short zookeeper-load zookeeper-kafka $(ZOOKEEPER_SUITES:%=zookeeper-%)
+.PHONY: zookeeper-suites zookeeper-short zookeeper-load zookeeper-handover zookeeper-kafka $(ZOOKEEPER_SUITES:%=zookeeper-%)
 zookeeper-suites:
 	compat/zookeeper/all.sh $(ZOOKEEPER_SUITES)
 
@@ -99,6 +99,10 @@ $(ZOOKEEPER_SUITES:%=zookeeper-%): zookeeper-%:
 ## up), then ours. make zookeeper-load SERVER=both LOAD="--workers 64,1024 --runs 3"
 zookeeper-load:
 	SERVER=$(or $(SERVER),both) compat/zookeeper/probe/load.sh
+
+## One lock with two and with 20,000 waiters, through the same protocol.
+zookeeper-handover:
+	compat/zookeeper/probe/handover.sh
 
 ## Kafka 3.9 in ZooKeeper mode: a topic, a killed controller, a broker that comes back. A gigabyte of memory.
 zookeeper-kafka:

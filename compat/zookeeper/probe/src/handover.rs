@@ -169,8 +169,8 @@ impl Queue {
         let mut list = Out::default();
         list.string(&self.directory).bool(false);
         let (_, body) = self.asked(waiter, 8, &list)?;
-        let names = In(&body).strings().flatten().ok_or("no listing")?;
         let took = begin.elapsed();
+        let names = In(&body).strings().flatten().ok_or("no listing")?;
         let first = names.iter().min().map(|name| format!("{}/{name}", self.directory));
         if first.as_ref() != Some(&next) {
             return Err(format!("{next} was woken, and {first:?} is first"));
