@@ -44,7 +44,7 @@ jars() {
   while read -r sum path; do
     case $sum in '#'*|'') continue;; esac
     file=$JARS/$(basename "$path")
-    curl -sSf --retry 3 -o "$file" "${MAVEN_CENTRAL:-https://repo.maven.apache.org/maven2}/$path" \
+    curl -sSf --retry 5 --retry-all-errors -o "$file" "${MAVEN_CENTRAL:-https://repo.maven.apache.org/maven2}/$path" \
       || die "$path could not be fetched from Maven Central"
     echo "$sum  $file" | sha256sum --check --quiet || die "$path is not the file that $list names"
   done < "$list"
