@@ -7,8 +7,8 @@
 //! Three rules keep it small:
 //!
 //! - **Three strokes.** `put`, `take` and `change` are all that writes to the map. What can be
-//!   derived (who owns what, who stands in which [`mod@line`], what can be collected, where quotas are,
-//!   how many bytes) is kept by them, and so is the means to undo ([`mod@write`]).
+//!   derived (who owns what, who stands in which [`mod@line`], what can be collected, where quotas
+//!   are, how many bytes) is kept by them, and so is the means to undo ([`mod@write`]).
 //! - **All or nothing.** Operations are executed in order, each seeing those before. When one
 //!   fails, the strokes of the earlier ones are undone, last first.
 //! - **One counter.** The zxid of a change is the revision of its command.
