@@ -8,7 +8,7 @@ SHORT=
 [ "${1:-}" = --short ] && { SHORT=1; shift; }
 # The short form is what fits into a few minutes of every change: all kinds of clients, less of each.
 if [ -n "$SHORT" ]; then
-  export KAZOO_FILES=${KAZOO_FILES:-test_client.py test_lock.py test_watchers.py test_connection.py}
+  export KAZOO_FILES=${KAZOO_FILES:-test_client.py test_lock.py test_watchers.py}
   export CURATOR_SERVERS=${CURATOR_SERVERS:-1} DIFFERENTIAL=${DIFFERENTIAL:---cases 200 --seed 9}
 fi
 SUITES=${*:-kazoo ${SHORT:-kazoo-3 client-rs} curator zkcli words go node examples differential}
