@@ -117,7 +117,10 @@ final class Recipes {
                     lock.release();
                     return null;
                 }));
-                Main.await("a waiter in the queue", SOON, () -> first.getParticipantNodes().size() == number + 2);
+                Main.await("a waiter in the queue", SOON, () -> {
+                    seenBy(a, path);
+                    return first.getParticipantNodes().size() == number + 2;
+                });
             }
             first.release();
             for (Future<?> waiter : waiters) {
@@ -189,6 +192,7 @@ final class Recipes {
         private InterProcessMutex first;
         private InterProcessMutex second;
         private CuratorFramework asker;
+        private String path;
         private final CountDownLatch asked = new CountDownLatch(1);
 
         @Override
@@ -202,8 +206,10 @@ final class Recipes {
             asker = b;
             first = new InterProcessMutex(a, path);
             second = new InterProcessMutex(b, path);
+            this.path = path;
             first.makeRevocable(lock -> asked.countDown());
             check(acquire(first, SOON), "a free lock is not free");
+            seenBy(b, path);
         }
 
         @Override
@@ -219,6 +225,7 @@ final class Recipes {
 
         @Override
         public void lost() throws Exception {
+            seenBy(asker, path);
             check(second.getParticipantNodes().isEmpty(), "the ended session still holds");
             check(acquire(second, SOON), "the lock of an ended session is not free");
             second.release();
@@ -367,6 +374,7 @@ final class Recipes {
         @Override
         public void plain(CuratorFramework a, CuratorFramework b, String path) throws Exception {
             begin(a, b, path);
+            seenBy(b, path);
             check(second.getLeader().getId().equals("a"), "b takes another for the leader");
             check(second.getParticipants().size() == 2, "there are not two participants");
             survived();
@@ -447,6 +455,7 @@ final class Recipes {
         @Override
         public void plain(CuratorFramework a, CuratorFramework b, String path) throws Exception {
             begin(a, b, path);
+            seenBy(b, path);
             check(second.getLeader().getId().equals("a"), "b takes another for the leader");
             first.interruptLeadership();
             check("b".equals(leaders.poll(SOON, TimeUnit.SECONDS)), "the lead was not passed on");
@@ -673,6 +682,8 @@ final class Recipes {
     private static final class AtomicLongs implements Recipe {
         private DistributedAtomicLong first;
         private DistributedAtomicLong second;
+        private CuratorFramework reader;
+        private String path;
 
         private static DistributedAtomicLong counter(CuratorFramework client, String path) {
             PromotedToLock lock = PromotedToLock.builder()
@@ -691,6 +702,8 @@ final class Recipes {
 
         @Override
         public void begin(CuratorFramework a, CuratorFramework b, String path) throws Exception {
+            reader = b;
+            this.path = path;
             first = counter(a, path);
             second = counter(b, path);
             check(first.initialize(100L), "could not begin at 100");
@@ -715,6 +728,7 @@ final class Recipes {
             for (Future<Integer> adder : adders) {
                 done += adder.get(2 * SOON, TimeUnit.SECONDS);
             }
+            seenBy(reader, path);
             check(done == 40, "only " + done + " of 40 increments succeeded");
             check(second.get().postValue() == 140, "counted to " + second.get().postValue());
         }
@@ -812,6 +826,7 @@ final class Recipes {
             writer = b;
             b.create().creatingParentsIfNeeded().forPath(path, "root".getBytes());
             b.create().forPath(path + "/x", "1".getBytes());
+            seenBy(a, path);
             cache = CuratorCache.build(a, path);
             CountDownLatch initialized = new CountDownLatch(1);
             cache.listenable().addListener(CuratorCacheListener.builder().forInitialized(initialized::countDown).build());
@@ -942,6 +957,7 @@ final class Recipes {
             writer.put("late", 30);
             writer.put("soon", -5);
             writer.put("middle", 4);
+            seenBy(a, path);
         }
 
         @Override
@@ -1024,6 +1040,7 @@ final class Recipes {
             writer.put("one", "id-1");
             writer.put("two", "id-2");
             writer.put("three", "id-3");
+            seenBy(a, path);
         }
 
         @Override
@@ -1066,6 +1083,7 @@ final class Recipes {
             first = new SimpleDistributedQueue(a, path);
             second = new SimpleDistributedQueue(b, path);
             check(first.offer("one".getBytes()) && first.offer("two".getBytes()), "could not offer");
+            seenBy(b, path);
         }
 
         @Override
