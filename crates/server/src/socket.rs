@@ -14,8 +14,9 @@ use lockkeeper_wire::native::MAGIC;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host};
+use tokio::time::timeout;
 
-use crate::limits::{NOT_ACCEPTED_MAX, READ_BYTES};
+use crate::limits::{FAREWELL_TIMEOUT, NOT_ACCEPTED_MAX, READ_BYTES};
 
 /// Where clients are awaited.
 #[derive(Debug)]
@@ -186,6 +187,18 @@ pub(crate) async fn read_some(
         })
     })
     .await
+}
+
+/// Reads what the client still sends until it hangs up: closing with bytes unread would reset the
+/// connection, and the client might lose the last that it was told.
+pub(crate) async fn linger(reader: &mut (impl AsyncRead + Unpin)) {
+    let mut ignored = BytesMut::new();
+    let drain = async {
+        while read_some(reader, &mut ignored).await.is_ok_and(|read| read > 0) {
+            ignored.clear();
+        }
+    };
+    let _ = timeout(FAREWELL_TIMEOUT, drain).await;
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::Native;
 use super::outbox::{Outbox, Turn};
 use super::requests::Requests;
 use crate::limits::{FAREWELL_TIMEOUT, WRITE_TIMEOUT};
-use crate::socket::read_some;
+use crate::socket::{linger, read_some};
 
 impl Native {
     /// Serves one client from its greeting, of which `input` was read already, to its end. The
@@ -166,16 +166,4 @@ async fn write(writer: &mut (impl AsyncWrite + Unpin), requests: &Requests) -> i
             Turn::Farewell => return writer.shutdown().await,
         }
     }
-}
-
-/// Reads what the client still sends until it hangs up: closing with bytes unread would reset the
-/// connection, and the client might lose the goodbye.
-async fn linger(reader: &mut (impl AsyncRead + Unpin)) {
-    let mut ignored = BytesMut::new();
-    let drain = async {
-        while read_some(reader, &mut ignored).await.is_ok_and(|read| read > 0) {
-            ignored.clear();
-        }
-    };
-    let _ = timeout(FAREWELL_TIMEOUT, drain).await;
 }

@@ -21,7 +21,7 @@ use crate::limits::{
     FAREWELL_TIMEOUT, FRAME_TIMEOUT, ROOM_PAUSE, ROOM_TIMEOUT, WRITE_TIMEOUT,
     ZOOKEEPER_HANDSHAKE_TIMEOUT,
 };
-use crate::socket::read_some;
+use crate::socket::{linger, read_some};
 
 /// Serves one client from its first byte to its end.
 pub(super) async fn serve<S>(front: &Arc<Front>, socket: S, client: Client, is_secure: bool)
@@ -286,16 +286,4 @@ async fn write(
             front.node.query(|state, _| outbox.go_on(state));
         }
     }
-}
-
-/// Reads what the client still sends until it hangs up: closing with bytes unread would reset the
-/// connection, and the client might lose its last answers.
-async fn linger(reader: &mut (impl AsyncRead + Unpin)) {
-    let mut ignored = BytesMut::new();
-    let drain = async {
-        while read_some(reader, &mut ignored).await.is_ok_and(|read| read > 0) {
-            ignored.clear();
-        }
-    };
-    let _ = timeout(FAREWELL_TIMEOUT, drain).await;
 }

@@ -126,7 +126,7 @@ async fn lock(client: &mut Client, chance: &mut Chance) -> Result<(), Gone> {
         }
         Ok(Some(token)) => {
             client.see(Seen::Held { attempt, token });
-            hold(client, &asked, attempt, token, chance).await;
+            hold(client, &asked, token, chance).await;
             if !client.is_sure() {
                 let since = client.believes_until().min(client.clock.now());
                 client.see(Seen::Lost { attempt, since });
@@ -259,14 +259,7 @@ async fn children(client: &mut Client, directory: &str) -> Result<Vec<String>, G
 }
 
 /// Works under the lock, for as long as the client may count on it.
-async fn hold(
-    client: &mut Client,
-    lock: &str,
-    attempt: Attempt,
-    token: Token,
-    chance: &mut Chance,
-) {
-    let _ = attempt;
+async fn hold(client: &mut Client, lock: &str, token: Token, chance: &mut Chance) {
     for _ in 0..chance.below(5) {
         let step = Duration::from_millis(*chance.pick(&[0, 5, 40, 200, 600]));
         let until = tokio::time::Instant::now() + step;
