@@ -32,6 +32,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::raft::{Batch, Callback, Raft, Types, committed_leader};
 use crate::reads::Reads;
 use crate::replica::{Replica, Surroundings};
+use crate::serving::Serving;
 use crate::snapshot::{SnapshotFile, SnapshotStore};
 use crate::space::Space;
 use crate::{DirectoryGuard, Environment, Fault, Monotonic, NodeConfig, NodeId, Unavailable};
@@ -56,6 +57,9 @@ pub(crate) struct Inner {
     pub(crate) gate: Mutex<Gate>,
     /// When each peer was last heard from.
     pub(crate) heard: Mutex<BTreeMap<NodeId, Monotonic>>,
+    /// A peer that was silent has been heard.
+    pub(crate) heard_again: Notify,
+    pub(crate) serving: watch::Sender<Serving>,
     /// What the newest heartbeat to each peer took, while this node led.
     pub(crate) round_trips: Mutex<BTreeMap<NodeId, Duration>>,
     /// Why a peer was last refused, or refused this node: each reason is logged once.
@@ -259,12 +263,20 @@ impl Inner {
     /// Whether a node has said anything lately; this one always has.
     pub(crate) fn is_heard(&self, node: NodeId) -> bool {
         let heard = self.heard.lock().get(&node).copied();
-        let silence = 2 * self.config.timers.election_max;
-        node == self.config.id || heard.is_some_and(|last| self.now().since(last) < silence)
+        node == self.config.id || heard.is_some_and(|last| self.now().since(last) < self.silence())
+    }
+
+    /// After this long without a word a node isn't counted any more.
+    pub(crate) fn silence(&self) -> Duration {
+        2 * self.config.timers.election_max
     }
 
     pub(crate) fn hear(&self, peer: NodeId) {
-        self.heard.lock().insert(peer, self.now());
+        let now = self.now();
+        let last = self.heard.lock().insert(peer, now);
+        if last.is_none_or(|last| now.since(last) >= self.silence()) {
+            self.heard_again.notify_one();
+        }
     }
 
     pub(crate) fn no_quorum(&self) -> Unavailable {

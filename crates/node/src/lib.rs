@@ -34,6 +34,7 @@ mod reads;
 mod replica;
 mod restore;
 mod runtime;
+mod serving;
 mod snapshot;
 mod space;
 mod start;
@@ -49,3 +50,4 @@ pub use env::{
 pub use error::{Fault, MembershipError, StartError, Unavailable};
 pub use node::{Attached, LeaseMargins, MemberStatus, NodeHandle, Sink, Status, WatchId};
 pub use restore::restore;
+pub use serving::Serving;

@@ -9,6 +9,7 @@ use lockkeeper_core::{
     Command, Event, Refusal, Reply, Secret, SessionId, SessionView, Stamp, StateMachine,
 };
 use openraft::async_runtime::WatchReceiver;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::forward::ask_leader;
@@ -16,8 +17,8 @@ use crate::inner::Inner;
 use crate::peer::message::{Answer, Question};
 use crate::snapshot::write_image;
 use crate::{
-    Environment, Fault, Member, MembershipError, NodeConfig, NodeId, StartError, Unavailable,
-    membership, space, start,
+    Environment, Fault, Member, MembershipError, NodeConfig, NodeId, Serving, StartError,
+    Unavailable, membership, space, start,
 };
 
 /// One replica. Cheap to clone; usable from any thread.
@@ -205,6 +206,13 @@ impl NodeHandle {
         status(&self.inner)
     }
 
+    /// Changes when a majority begins or ceases to serve this node, as far as it knows, and when
+    /// the members are others.
+    #[must_use]
+    pub fn serving(&self) -> watch::Receiver<Serving> {
+        self.inner.serving.subscribe()
+    }
+
     /// Adds a node that was started with [`crate::Start::Join`]: first as a learner, then, once it
     /// has caught up, as a voter. Any node may be asked.
     ///
@@ -316,7 +324,7 @@ impl NodeHandle {
 
 fn status(inner: &Inner) -> Status {
     let leadership = inner.leadership();
-    let (voters_reached, voters) = inner.reached();
+    let (voters_reached, _) = inner.reached();
     let raft = inner.raft().metrics();
     let raft = raft.borrow_watched();
     let now = inner.now();
@@ -340,10 +348,7 @@ fn status(inner: &Inner) -> Status {
     });
     let log = inner.log.stats();
     // A leader counts for one only while it hears a majority; a follower, while it hears a leader.
-    let is_majority = 2 * voters_reached > voters;
-    let is_served = leadership.leader.is_some_and(|leader| {
-        if leader == inner.config.id { is_majority } else { inner.is_heard(leader) }
-    });
+    let is_served = inner.is_served();
     Status {
         id: inner.config.id,
         leader: leadership.leader.filter(|_| is_served),

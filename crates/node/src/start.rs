@@ -29,7 +29,8 @@ use crate::snapshot::SnapshotStore;
 use crate::space::Space;
 use crate::{
     DirectoryGuard, Environment, Fault, Member, Monotonic, NodeConfig, NodeId, Start, StartError,
-    Timers, TransportListener, deadlines, forward, living, membership, reads, runtime, watchdog,
+    Timers, TransportListener, deadlines, forward, living, membership, reads, runtime, serving,
+    watchdog,
 };
 
 /// Entries before a snapshot that are kept for peers that are a little behind: at 64 KiB each, a
@@ -161,6 +162,8 @@ fn open(
         link: Link::default(),
         gate: Mutex::new(Gate::default()),
         heard: Mutex::new(BTreeMap::new()),
+        heard_again: Notify::new(),
+        serving: watch::Sender::default(),
         round_trips: Mutex::default(),
         complaints: Mutex::new(BTreeMap::new()),
         fault: watch::Sender::new(None),
@@ -286,6 +289,7 @@ fn run_tasks(inner: &Arc<Inner>, listener: Option<Box<dyn TransportListener>>) {
     inner.spawn(living::run(Arc::clone(inner)));
     inner.spawn(reads::run(Arc::clone(inner)));
     inner.spawn(deadlines::run(Arc::clone(inner)));
+    inner.spawn(serving::run(Arc::clone(inner)));
     inner.spawn(watchdog::run(Arc::clone(inner)));
     inner.spawn(watchdog::watch_space(Arc::clone(inner)));
     inner.spawn(watchdog::take_snapshots(Arc::clone(inner)));

@@ -200,3 +200,37 @@ fn a_minority_of_one_says_that_there_is_no_quorum() {
     let read = cluster.nodes[&leader].run(async |node| node.read_index().await);
     assert!(read.is_err(), "a minority can't read");
 }
+
+#[test]
+fn who_waits_for_a_majority_to_come_or_go_is_woken() {
+    let mut cluster = Cluster::together(3);
+    let leader = cluster.leader();
+    let other = cluster.followers()[0];
+    let becomes = |cluster: &Cluster, id, is_ready| {
+        cluster.nodes[&id].run(async move |node| {
+            let mut serving = node.serving();
+            let became = serving.wait_for(|serving| serving.is_ready == is_ready).await;
+            became.expect("the node runs").members_since
+        })
+    };
+    let founded = becomes(&cluster, leader, true);
+    for id in cluster.followers() {
+        cluster.network.cut_off(id);
+    }
+    // A leader that hears nobody, and a follower that doesn't hear it.
+    becomes(&cluster, leader, false);
+    becomes(&cluster, other, false);
+    cluster.network.heal();
+    assert_eq!(becomes(&cluster, leader, true), founded);
+    becomes(&cluster, other, true);
+    cluster.leader();
+
+    let removed = cluster.nodes[&leader].run(async move |node| node.remove_member(other).await);
+    removed.expect("it is removed");
+    cluster.kill(other);
+    let changed = cluster.nodes[&leader].run(async move |node| {
+        let mut serving = node.serving();
+        serving.wait_for(|serving| serving.members_since > founded).await.is_ok()
+    });
+    assert!(changed);
+}
