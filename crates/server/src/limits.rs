@@ -154,8 +154,5 @@ pub(crate) const LINE_PATH_BYTES_MAX: usize = 4 << 10;
 /// Bytes that are shown of the name of a ZooKeeper lock's child.
 pub(crate) const LINE_NAME_BYTES_MAX: usize = 1 << 10;
 
-/// How often a server looks whether it is still served by a majority.
-pub(crate) const QUORUM_INTERVAL: Duration = Duration::from_millis(200);
-
 /// How long a ZooKeeper client has for its first frame; ZooKeeper's own.
 pub(crate) const ZOOKEEPER_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

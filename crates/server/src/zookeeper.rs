@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use lockkeeper_node::{NodeHandle, Random, Sink};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::limits::ZOOKEEPER_FRAME_BYTES_MAX;
@@ -82,8 +82,6 @@ struct Front {
     hub_sink: Arc<dyn Sink>,
     /// The content of the node that lists the members.
     members: Mutex<Vec<u8>>,
-    /// There is a connection.
-    joined: Arc<Notify>,
     stopping: watch::Sender<bool>,
     unread: Arc<Unread>,
     /// Of all requests together.
@@ -128,7 +126,6 @@ impl ZooKeeper {
             hub,
             hub_sink,
             members: Mutex::default(),
-            joined: Arc::default(),
             stopping: watch::Sender::new(false),
             unread,
             latency: Mutex::default(),
@@ -136,7 +133,7 @@ impl ZooKeeper {
             started: Instant::now(),
             place: OnceLock::new(),
         });
-        tokio::spawn(upkeep::watch_quorum(Arc::downgrade(&front)));
+        tokio::spawn(upkeep::watch_quorum(Arc::downgrade(&front), front.node.serving()));
         tokio::spawn(upkeep::collect(Arc::downgrade(&front)));
         let registration =
             Registration { node: front.node.clone(), hub_sink: Arc::clone(&front.hub_sink) };

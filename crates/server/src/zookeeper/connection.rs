@@ -92,7 +92,6 @@ impl Connection {
         own.extend(ids.iter().map(|(scheme, id)| Id::new(scheme, id)));
         front.hub.subscribe(&front.node, &front.hub_sink);
         let outbox = Outbox::new(front, address, is_secure, own);
-        front.joined.notify_one();
         let sink: Arc<dyn Sink> = outbox.clone();
         Self { front: Arc::clone(front), outbox, sink }
     }

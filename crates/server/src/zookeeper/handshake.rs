@@ -22,9 +22,9 @@ pub(super) async fn shake(
     request: &ConnectRequest<'_>,
 ) -> Option<Session> {
     let timeout = clamp(front, request.timeout_ms);
-    let status = front.node.status();
-    front.learn_members(&status);
-    if !status.is_ready {
+    front.learn_members(&front.node.status());
+    // By the same word by which connections are let go of: none is missed.
+    if !front.node.serving().borrow().is_ready {
         return local(front, outbox, request, timeout);
     }
     if is_ahead(front, request.last_zxid_seen) {

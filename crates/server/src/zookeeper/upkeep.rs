@@ -2,52 +2,64 @@
 //! removes what nobody needs.
 
 use std::fmt::Write;
-use std::sync::{Arc, Weak};
+use std::future::pending;
+use std::sync::Weak;
 use std::time::Duration;
 
 use lockkeeper_core::{Command, Stamp};
-use lockkeeper_node::{MemberStatus, Status};
-use tokio::time::{Instant, sleep};
+use lockkeeper_node::{MemberStatus, Serving, Status};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::reads::CONFIG;
 use super::{Front, ZooKeeperSettings};
-use crate::limits::QUORUM_INTERVAL;
 
 /// Looks after the connections, for as long as there is a front end.
-pub(super) async fn watch_quorum(front: Weak<Front>) {
-    let mut served = Instant::now();
-    let mut is_reading_only = false;
+pub(super) async fn watch_quorum(front: Weak<Front>, mut serving: watch::Receiver<Serving>) {
+    let mut lost_at = None;
     loop {
         let Some(strong) = front.upgrade() else { return };
-        let connections = strong.hub.connections();
-        if connections.is_empty() && !strong.settings.read_only {
-            let joined = Arc::clone(&strong.joined);
-            drop(strong);
-            // Of a front end that is gone this waits in vain, and is dropped with the runtime.
-            joined.notified().await;
-            served = Instant::now();
-            continue;
+        let is_ready = serving.borrow_and_update().is_ready;
+        strong.learn_members(&strong.node.status());
+        if is_ready == lost_at.is_some() && strong.settings.read_only {
+            tell_of_reading(!is_ready);
         }
-        let status = strong.node.status();
-        strong.learn_members(&status);
-        if is_reading_only == status.is_ready && strong.settings.read_only {
-            is_reading_only = !status.is_ready;
-            tell_of_reading(is_reading_only);
-        }
-        if status.is_ready {
-            served = Instant::now();
+        let limit = if is_ready {
+            lost_at = None;
             // Where there is a majority, nobody has to be content with reading.
+            let connections = strong.hub.connections();
             let local = connections.iter().filter(|outbox| outbox.view().is_local);
             local.for_each(|outbox| outbox.finish());
-        } else if served.elapsed() > patience(&strong.settings) {
-            let global = connections.iter().filter(|outbox| !outbox.view().is_local);
-            let closed = global.inspect(|outbox| outbox.finish()).count();
-            if closed > 0 {
-                tracing::warn!(closed, "no majority: ZooKeeper clients are sent elsewhere");
+            None
+        } else {
+            // Other members may be told of meanwhile, which changes nothing here.
+            let since = *lost_at.get_or_insert_with(Instant::now);
+            Some(since + patience(&strong.settings)).filter(|limit| *limit > Instant::now())
+        };
+        drop(strong);
+        let is_over = async {
+            match limit {
+                Some(limit) => sleep_until(limit).await,
+                None => pending().await,
             }
+        };
+        tokio::select! {
+            changed = serving.changed() => if changed.is_err() {
+                return;
+            },
+            () = is_over => send_elsewhere(&front),
         }
-        drop((strong, connections));
-        sleep(QUORUM_INTERVAL).await;
+    }
+}
+
+/// There has been no majority for too long.
+fn send_elsewhere(front: &Weak<Front>) {
+    let Some(strong) = front.upgrade() else { return };
+    let connections = strong.hub.connections();
+    let global = connections.iter().filter(|outbox| !outbox.view().is_local);
+    let closed = global.inspect(|outbox| outbox.finish()).count();
+    if closed > 0 {
+        tracing::warn!(closed, "no majority: ZooKeeper clients are sent elsewhere");
     }
 }
 
