@@ -256,6 +256,15 @@ pub enum TreeSeen {
         /// The revision that it came with.
         zxid: u64,
     },
+    /// The reply to a write of its own came.
+    Changed {
+        /// Of which znode.
+        path: String,
+        /// What has happened to it.
+        change: Change,
+        /// The write's revision.
+        zxid: u64,
+    },
     /// Something that no server may say.
     Nonsense {
         /// In words.

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::{Client, Error, Guard};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::dice::Dice;
 use crate::proxy::{End, Flow, Link, WORKERS};
-use crate::servers::{FOUNDERS, leader, listener, url_for};
+use crate::servers::{FOUNDERS, health, leader, listener, url_for};
 use crate::world::World;
 
 /// A client's end of the network; each case has a world of its own.
@@ -21,7 +20,7 @@ const SECOND: End = WORKERS + 1;
 const THIRD: End = WORKERS + 2;
 
 async fn world(case: &str) -> Arc<World> {
-    World::start(case, 0, &mut Dice::new(1)).await
+    World::start(case, &[], &mut Dice::new(1)).await
 }
 
 /// A client behind proxies of its own.
@@ -356,13 +355,4 @@ pub(crate) async fn op_1() {
     }
     let alive = health(3, "/livez").await;
     assert!(alive.starts_with("HTTP/1.1 200"), "{alive}");
-}
-
-async fn health(id: End, path: &str) -> String {
-    let mut stream = TcpStream::connect(listener(id)).await.expect("it listens");
-    let question = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    stream.write_all(question.as_bytes()).await.expect("it reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("it answers");
-    answer
 }

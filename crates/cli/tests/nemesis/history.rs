@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use lockkeeper_core::{Mode, SessionId, Token};
+use lockkeeper_sim::history::{Change, TreeSeen, Watch};
 use lockkeeper_sim::{Attempt, ClientId, GiveUp, History, Nanos, Seen};
 use parking_lot::Mutex;
 
@@ -62,7 +63,7 @@ pub(crate) fn to_line(at: Nanos, seen: &Seen) -> String {
             let holders: Vec<_> = holders.iter().map(ToString::to_string).collect();
             write!(line, "viewed {lock} {asked} {waiters} {}", holders.join(","))
         }
-        Seen::Tree { .. } => panic!("no worker here speaks ZooKeeper's protocol: {seen:?}"),
+        Seen::Tree { client, told } => write!(line, "tree {} {}", client.0, tree_text(told)),
         Seen::Calm => write!(line, "calm"),
         Seen::Over => write!(line, "over"),
     };
@@ -119,6 +120,7 @@ pub(crate) fn of_line(line: &str) -> Option<(Nanos, Seen)> {
                 .map(Token)
                 .collect(),
         },
+        "tree" => Seen::Tree { client: client(0)?, told: of_tree_words(words.get(1..)?)? },
         "calm" => Seen::Calm,
         "over" => Seen::Over,
         _ => return None,
@@ -159,4 +161,85 @@ fn of_why_text(text: &str) -> Option<GiveUp> {
     [GiveUp::Refused, GiveUp::Cancelled, GiveUp::SessionEnded, GiveUp::Unknown]
         .into_iter()
         .find(|why| why_text(*why) == text)
+}
+
+/// What was told of a tree, in words; no path of a worker's has a space, a colon or a comma.
+fn tree_text(told: &TreeSeen) -> String {
+    match told {
+        TreeSeen::Connected { zxid } => format!("connected {zxid}"),
+        TreeSeen::Told { zxid } => format!("told {zxid}"),
+        TreeSeen::Watching { path, watch, zxid } => {
+            format!("watching {path} {} {zxid}", watch_text(*watch))
+        }
+        TreeSeen::Rewatching { since, watches } => {
+            let watches = watches.iter();
+            let watches: Vec<_> =
+                watches.map(|(path, watch)| format!("{path}:{}", watch_text(*watch))).collect();
+            format!("rewatching {since} {}", watches.join(","))
+        }
+        TreeSeen::Rewatched { zxid } => format!("rewatched {zxid}"),
+        TreeSeen::Notified { path, change, zxid } => {
+            format!("notified {path} {} {zxid}", change_text(*change))
+        }
+        TreeSeen::Changed { path, change, zxid } => {
+            format!("changed {path} {} {zxid}", change_text(*change))
+        }
+        TreeSeen::Nonsense { what } => format!("nonsense {what}"),
+    }
+}
+
+fn of_tree_words(words: &[&str]) -> Option<TreeSeen> {
+    let number = |at: usize| words.get(at)?.parse::<u64>().ok();
+    let path = || words.get(1).map(|&path| path.to_owned());
+    let change = || of_change_text(words.get(2)?);
+    Some(match *words.first()? {
+        "connected" => TreeSeen::Connected { zxid: number(1)? },
+        "told" => TreeSeen::Told { zxid: number(1)? },
+        "watching" => TreeSeen::Watching {
+            path: path()?,
+            watch: of_watch_text(words.get(2)?)?,
+            zxid: number(3)?,
+        },
+        "rewatching" => {
+            let watches = words.get(2)?.split(',').map(|watch| {
+                let (path, watch) = watch.split_once(':')?;
+                Some((path.to_owned(), of_watch_text(watch)?))
+            });
+            TreeSeen::Rewatching { since: number(1)?, watches: watches.collect::<Option<_>>()? }
+        }
+        "rewatched" => TreeSeen::Rewatched { zxid: number(1)? },
+        "notified" => TreeSeen::Notified { path: path()?, change: change()?, zxid: number(3)? },
+        "changed" => TreeSeen::Changed { path: path()?, change: change()?, zxid: number(3)? },
+        "nonsense" => TreeSeen::Nonsense { what: words.get(1..)?.join(" ") },
+        _ => return None,
+    })
+}
+
+const fn watch_text(watch: Watch) -> &'static str {
+    match watch {
+        Watch::Exists => "exists",
+        Watch::Data => "data",
+        Watch::Children => "children",
+    }
+}
+
+fn of_watch_text(text: &str) -> Option<Watch> {
+    [Watch::Exists, Watch::Data, Watch::Children]
+        .into_iter()
+        .find(|watch| watch_text(*watch) == text)
+}
+
+const fn change_text(change: Change) -> &'static str {
+    match change {
+        Change::Created => "created",
+        Change::Deleted => "deleted",
+        Change::DataChanged => "set",
+        Change::ChildrenChanged => "children",
+    }
+}
+
+fn of_change_text(text: &str) -> Option<Change> {
+    [Change::Created, Change::Deleted, Change::DataChanged, Change::ChildrenChanged]
+        .into_iter()
+        .find(|change| change_text(*change) == text)
 }

@@ -17,6 +17,7 @@ mod cases;
 mod clock;
 mod dice;
 mod faults;
+mod forged;
 mod history;
 mod proxy;
 mod register;
@@ -27,6 +28,7 @@ mod verdict;
 mod worker;
 mod workers;
 mod world;
+mod zookeeper;
 
 use std::future::Future;
 use std::path::Path;

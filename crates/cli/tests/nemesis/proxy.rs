@@ -28,6 +28,9 @@ pub(crate) type End = u32;
 /// The first worker's number as an end.
 pub(crate) const WORKERS: End = 1_000;
 
+/// From here on workers speak ZooKeeper's protocol.
+pub(crate) const ZOOKEEPER_WORKERS: End = 1_500;
+
 /// What becomes of the bytes that one end sends to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flow {

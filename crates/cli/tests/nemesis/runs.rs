@@ -8,10 +8,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::dice::Dice;
 use crate::faults::Fault;
+use crate::proxy::{End, WORKERS, ZOOKEEPER_WORKERS};
 use crate::servers::FOUNDERS;
 use crate::sites::Sites;
 use crate::verdict;
 use crate::world::World;
+use crate::zookeeper;
 
 /// What a run is told by a variable, if it is told.
 fn told(name: &str) -> Option<u64> {
@@ -27,8 +29,9 @@ fn seed() -> u64 {
     seed
 }
 
-/// Worker processes, each with two sessions of two tasks.
-const WORKERS: u32 = 3;
+/// Worker processes: three with two sessions of two tasks each, and two with two sessions of
+/// ZooKeeper's protocol.
+const ALL: [End; 5] = [WORKERS, WORKERS + 1, WORKERS + 2, ZOOKEEPER_WORKERS, ZOOKEEPER_WORKERS + 1];
 
 /// How long the run goes on after the last fault: longer than what is owed then may take.
 const CALM: Duration = Duration::from_secs(15);
@@ -40,7 +43,7 @@ const FAULTS_AT_ONCE: usize = 3;
 pub(crate) async fn nemesis() {
     let seed = seed();
     let mut dice = Dice::new(seed);
-    let world = World::start("nemesis", WORKERS, &mut dice).await;
+    let world = World::start("nemesis", &ALL, &mut dice).await;
     attack(&world, 45, &mut dice).await;
     end(&world, seed).await;
 }
@@ -59,7 +62,7 @@ pub(crate) async fn datacentres() {
     };
     let seed = seed();
     let mut dice = Dice::new(seed);
-    let world = World::start_in("datacentres", WORKERS, Some(&sites), &mut dice).await;
+    let world = World::start_in("datacentres", &ALL, Some(&sites), &mut dice).await;
     attack(&world, 20, &mut dice).await;
     end(&world, seed).await;
     world.stop_servers();
@@ -93,7 +96,7 @@ pub(crate) async fn crash_loop() {
     let seed = seed();
     let kills = told("NEMESIS_KILLS").unwrap_or(15);
     let mut dice = Dice::new(seed);
-    let world = World::start("crash-loop", WORKERS, &mut dice).await;
+    let world = World::start("crash-loop", &ALL, &mut dice).await;
     for kill in 1..=kills {
         sleep(dice.millis(50, 900)).await;
         let mut victims = FOUNDERS;
@@ -122,5 +125,6 @@ async fn end(world: &World, seed: u64) {
     world.calm().await;
     sleep(CALM).await;
     world.finish();
-    verdict::judge(world, seed);
+    let znodes = zookeeper::compare_trees(world).await;
+    verdict::judge(world, znodes, seed);
 }

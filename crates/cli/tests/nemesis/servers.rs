@@ -16,8 +16,10 @@ use std::time::Duration;
 use lockkeeper::Client;
 use lockkeeper::views;
 use rustix::process::Signal;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
-use crate::proxy::{End, Net, WORKERS};
+use crate::proxy::{End, Net, WORKERS, ZOOKEEPER_WORKERS};
 use crate::sites;
 use crate::workers::signal;
 
@@ -102,7 +104,10 @@ impl Servers {
             .arg(self.data_dir(id))
             // Snapshots and purges happen all the time.
             .env("LOCKKEEPER_SNAPSHOT_LOG_BYTES", "256KiB")
-            .env("LOCKKEEPER_FREE_SPACE_BYTES_MIN", "1MiB");
+            .env("LOCKKEEPER_FREE_SPACE_BYTES_MIN", "1MiB")
+            .env("LOCKKEEPER_ZOOKEEPER_LISTEN", zookeeper_listener(id).to_string())
+            // About as short as native leases.
+            .env("LOCKKEEPER_ZOOKEEPER_MIN_SESSION_TIMEOUT", session_timeout_min());
         match server.joins {
             true => command.arg("--join"),
             false => command.args(["--cluster", &founders.join(",")]),
@@ -197,6 +202,14 @@ impl Servers {
 
     pub(crate) fn pid(&self, id: End) -> Option<u32> {
         self.servers.get(&id)?.child.as_ref().map(Child::id)
+    }
+
+    /// What the kernel says of the process: whether it runs, stands still, or is traced.
+    pub(crate) fn process_state(&self, id: End) -> String {
+        let Some(pid) = self.pid(id) else { return "no process".to_owned() };
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let is_told = |line: &&str| line.starts_with("State:") || line.starts_with("TracerPid:");
+        status.lines().filter(is_told).collect::<Vec<_>>().join(", ")
     }
 
     /// Fills the small disk to the last byte, or frees it.
@@ -306,6 +319,16 @@ pub(crate) fn listener(id: End) -> SocketAddr {
     server_address(id, 2_379)
 }
 
+/// An election across data centres takes longer than a second.
+fn session_timeout_min() -> &'static str {
+    if sites::are_used() { "3s" } else { "1s" }
+}
+
+/// Where a server listens for clients of ZooKeeper's protocol.
+pub(crate) fn zookeeper_listener(id: End) -> SocketAddr {
+    server_address(id, 2_181)
+}
+
 /// Where a server listens for its peers.
 pub(crate) fn peer_listener(id: End) -> SocketAddr {
     server_address(id, 2_380)
@@ -331,15 +354,19 @@ fn client_proxy(worker: End, id: End) -> SocketAddr {
     address(id, 20_000 + u16::try_from(worker - WORKERS).unwrap_or(0))
 }
 
-/// The URL of the founders for one worker (an end), behind proxies of its own.
+/// The URL of the founders for one worker (an end), behind proxies of its own: by its scheme a
+/// worker knows which protocol it speaks.
 pub(crate) async fn url_for(net: &Arc<Net>, worker: End) -> String {
+    let is_zookeeper = worker >= ZOOKEEPER_WORKERS;
     let mut hosts = Vec::new();
     for id in FOUNDERS {
         let at = client_proxy(worker, id);
-        net.client(at, worker, id, listener(id)).await.expect("a free port");
+        let target = if is_zookeeper { zookeeper_listener(id) } else { listener(id) };
+        net.client(at, worker, id, target).await.expect("a free port");
         hosts.push(at.to_string());
     }
-    format!("lockkeeper://{}", hosts.join(","))
+    let scheme = if is_zookeeper { "zookeeper" } else { "lockkeeper" };
+    format!("{scheme}://{}", hosts.join(","))
 }
 
 /// A client of some servers, without any proxy: the operator.
@@ -364,4 +391,19 @@ pub(crate) async fn leader(ids: &[End]) -> Option<End> {
         }
     }
     None
+}
+
+/// What a server says of its health.
+pub(crate) async fn health(id: End, path: &str) -> String {
+    let mut answer = String::new();
+    let asking = async {
+        let mut stream = TcpStream::connect(listener(id)).await?;
+        let question = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(question.as_bytes()).await?;
+        stream.read_to_string(&mut answer).await
+    };
+    match asking.await {
+        Ok(_) => answer,
+        Err(error) => error.to_string(),
+    }
 }

@@ -5,10 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use lockkeeper_sim::history::TreeSeen;
 use lockkeeper_sim::judge::judge_all;
-use lockkeeper_sim::{Attempt, History, Nanos, Seen};
+use lockkeeper_sim::{Attempt, History, Nanos, Seen, recipe};
 
 use crate::clock::span;
+use crate::forged;
 use crate::history::{of_line, to_line};
 use crate::world::World;
 
@@ -17,15 +19,21 @@ use crate::world::World;
 pub(crate) const BOUND: Nanos = 12_000_000_000;
 
 /// Judges the run. On a violation everything is kept, and the run fails saying where.
-pub(crate) fn judge(world: &World, seed: u64) {
+pub(crate) fn judge(world: &World, znodes: usize, seed: u64) {
     let mut history = world.recorder.history(world.begun);
     history.leaders.clone_from(&world.leaders.lock());
     history.bound = Some(BOUND);
     let verdicts = judge_all(&history);
-    print_summary(&history, world);
+    let figures = Figures::of(&history);
+    print_summary(&history, &figures, world);
+    println!("{znodes:6} znodes, the same on all servers");
     let mut wrongs = world.wrongs.lock().clone();
     wrongs.extend(verdicts.iter().map(ToString::to_string));
+    if figures.zookeeper_acquisitions == 0 {
+        wrongs.push("no client of ZooKeeper's protocol ever held a lock".to_owned());
+    }
     if wrongs.is_empty() {
+        forged::prove(&history);
         return;
     }
     let lines = history.seen.iter().map(|entry| to_line(entry.at, &entry.seen) + "\n");
@@ -56,14 +64,20 @@ pub(crate) fn judge_file(path: &Path) {
     assert!(verdicts.is_empty(), "{} violations", verdicts.len());
 }
 
-fn print_summary(history: &History, world: &World) {
-    let figures = Figures::of(history);
+fn print_summary(history: &History, figures: &Figures, world: &World) {
     println!("--- faults");
     for (fault, count) in &*world.counts.lock() {
         println!("{count:6} {fault}");
     }
     println!("--- what the clients saw");
-    println!("{:6} acquisitions", figures.acquisitions);
+    println!(
+        "{:6} acquisitions, {} of them by ZooKeeper's recipe",
+        figures.acquisitions, figures.zookeeper_acquisitions
+    );
+    println!(
+        "{:6} watches over ZooKeeper's protocol, and {} set anew; {} notifications",
+        figures.watches, figures.rewatches, figures.notifications
+    );
     println!("{:6} hand-overs from one session to another", figures.hand_overs);
     println!("{:6} guards lost", figures.lost);
     println!("{:6} sessions", figures.sessions);
@@ -84,6 +98,10 @@ fn terms(history: &History) -> usize {
 #[derive(Default)]
 pub(crate) struct Figures {
     pub(crate) acquisitions: u64,
+    pub(crate) zookeeper_acquisitions: u64,
+    pub(crate) watches: u64,
+    pub(crate) rewatches: u64,
+    pub(crate) notifications: u64,
     pub(crate) hand_overs: u64,
     pub(crate) lost: u64,
     pub(crate) sessions: u64,
@@ -110,11 +128,10 @@ impl Figures {
                     let gap = last_acquisition.map_or(Duration::ZERO, |last| span(last, entry.at));
                     figures.longest_gap = figures.longest_gap.max(gap);
                     last_acquisition = Some(entry.at);
-                    if let Some(&(lock, client)) = asked.get(attempt)
-                        && last_holder.insert(lock, client).is_some_and(|last| last != client)
-                    {
-                        figures.hand_overs += 1;
-                    }
+                    let Some(&(lock, client)) = asked.get(attempt) else { continue };
+                    figures.zookeeper_acquisitions += u64::from(is_zookeepers(lock));
+                    let last = last_holder.insert(lock, client);
+                    figures.hand_overs += u64::from(last.is_some_and(|last| last != client));
                 }
                 Seen::Lost { .. } => figures.lost += 1,
                 Seen::Wrote { accepted, .. } => {
@@ -122,9 +139,22 @@ impl Figures {
                     figures.refused_writes += u64::from(!accepted);
                 }
                 Seen::Viewed { .. } => figures.looks += 1,
+                Seen::Tree { told, .. } => match told {
+                    TreeSeen::Watching { .. } => figures.watches += 1,
+                    TreeSeen::Rewatching { watches, .. } => {
+                        figures.rewatches += watches.len() as u64;
+                    }
+                    TreeSeen::Notified { .. } => figures.notifications += 1,
+                    _ => {}
+                },
                 _ => {}
             }
         }
         figures
     }
+}
+
+/// Whether a lock is one of ZooKeeper's recipe.
+pub(crate) fn is_zookeepers(lock: &str) -> bool {
+    lock.starts_with(&recipe::lock_name(""))
 }

@@ -22,6 +22,7 @@ use tokio::time::sleep;
 use crate::clock;
 use crate::dice::Dice;
 use crate::history::{mode_text, to_line};
+use crate::zookeeper;
 
 /// Locks that are held alone or shared.
 pub(crate) const EXCLUSIVE: [&str; 3] = ["work/a", "work/b", "work/c"];
@@ -99,7 +100,7 @@ pub(crate) fn run() {
     });
 }
 
-struct Worker {
+pub(crate) struct Worker {
     orders: Orders,
     stopped: watch::Receiver<bool>,
     register: Mutex<BufReader<UnixStream>>,
@@ -120,7 +121,7 @@ struct Life {
     leaving: watch::Receiver<bool>,
 }
 
-fn tell(at: Nanos, seen: &Seen) {
+pub(crate) fn tell(at: Nanos, seen: &Seen) {
     let mut line = to_line(at, seen);
     line.push('\n');
     // One write: the line is in the pipe or isn't. If nobody reads, the nemesis has gone.
@@ -142,20 +143,23 @@ impl Worker {
         }
     }
 
-    fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         *self.stopped.borrow()
     }
 
-    fn client_id(&self) -> ClientId {
+    pub(crate) fn client_id(&self) -> ClientId {
         ClientId(self.next_client.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn attempt(&self) -> Attempt {
+    pub(crate) fn attempt(&self) -> Attempt {
         Attempt(self.next_attempt.fetch_add(1, Ordering::Relaxed))
     }
 
     /// One session after another.
     async fn live(self: Arc<Self>, mut dice: Dice) {
+        if let Some(servers) = zookeeper::servers_of(&self.orders.url) {
+            return zookeeper::live(self, servers, dice).await;
+        }
         while !self.is_stopped() {
             let begun = Arc::clone(&self).begin(&mut dice).await;
             match begun {
@@ -197,7 +201,7 @@ impl Worker {
     }
 
     /// Writes to the register; whether it was let in.
-    async fn write(&self, lock: &str, mode: Mode, token: u64) -> bool {
+    pub(crate) async fn write(&self, lock: &str, mode: Mode, token: u64) -> bool {
         let mut register = self.register.lock().await;
         let line = format!("{lock} {} {token}\n", mode_text(mode));
         let mut answer = String::new();

@@ -46,15 +46,15 @@ pub(crate) struct World {
 const LEADER_LIMIT: Duration = Duration::from_secs(30);
 
 impl World {
-    /// Three servers with a leader, and so many workers.
-    pub(crate) async fn start(name: &str, workers: u32, dice: &mut Dice) -> Arc<Self> {
+    /// Three servers with a leader, and these workers.
+    pub(crate) async fn start(name: &str, workers: &[End], dice: &mut Dice) -> Arc<Self> {
         Self::start_in(name, workers, None, dice).await
     }
 
     /// The same, at some distance from each other.
     pub(crate) async fn start_in(
         name: &str,
-        workers: u32,
+        workers: &[End],
         sites: Option<&Sites>,
         dice: &mut Dice,
     ) -> Arc<Self> {
@@ -66,8 +66,7 @@ impl World {
         let plan = Plan { directory: directory.clone(), small_disk, fake_clock };
         let net = Arc::new(Net::default());
         if let Some(sites) = sites {
-            let workers: Vec<End> = (0..workers).map(|worker| WORKERS + worker).collect();
-            sites.set_distances(&net, &workers);
+            sites.set_distances(&net, workers);
         }
         let mut servers = Servers::new(plan);
         for id in FOUNDERS {
@@ -91,8 +90,8 @@ impl World {
             leaders: Mutex::default(),
         });
         world.wait_for_leader().await;
-        for worker in 0..workers {
-            world.start_worker(WORKERS + worker, dice).await;
+        for &worker in workers {
+            world.start_worker(worker, dice).await;
         }
         tokio::spawn(watch_leaders(Arc::clone(&world)));
         world

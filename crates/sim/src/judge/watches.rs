@@ -1,6 +1,8 @@
 //! Watches: what was watched is told, once, in time, and nothing else is.
 //!
-//! The log says what happened to each znode, and at which revision. A watch that was left by a
+//! The log says what happened to each znode, and at which revision. Where there is none, the
+//! clients' own writes and all that anybody was told do: not everything that happened, but nothing
+//! that didn't. A watch that was left by a
 //! reply at revision *z* is due at the first change after *z* that concerns it. It must be told
 //! with that change's revision, before anything that comes over the same connection and shows
 //! something newer; and once. A new connection has none of the watches of the last, unless they are
@@ -36,20 +38,18 @@ fn told_by(client: ClientId, at: Nanos, fault: &str) -> String {
     format!("{client} at {}: {fault}", At(at))
 }
 
-/// What the log says happened, by path and in order.
+/// What is known to have happened, by path and in order.
+#[derive(Default)]
 struct Changes<'a> {
     to_node: BTreeMap<&'a str, Vec<(u64, Change)>>,
     to_children: BTreeMap<&'a str, Vec<(u64, Change)>>,
-    is_known: bool,
+    /// This is everything.
+    is_complete: bool,
 }
 
 impl<'a> Changes<'a> {
     fn of(history: &'a History) -> Self {
-        let mut changes = Self {
-            to_node: BTreeMap::new(),
-            to_children: BTreeMap::new(),
-            is_known: !history.log.is_empty(),
-        };
+        let mut changes = Self { is_complete: !history.log.is_empty(), ..Self::default() };
         for transition in &history.log {
             let Event::Node { path, change, zxid, .. } = &transition.event else { continue };
             let change = match change {
@@ -57,19 +57,52 @@ impl<'a> Changes<'a> {
                 NodeChange::Deleted => Change::Deleted,
                 NodeChange::DataChanged => Change::DataChanged,
             };
-            changes.to_node.entry(path).or_default().push((zxid.0, change));
-            if change == Change::DataChanged {
-                continue;
-            }
-            if change == Change::Deleted {
-                changes.to_children.entry(path).or_default().push((zxid.0, Change::Deleted));
-            }
-            let (parent, _) = path.rsplit_once('/').unwrap_or_default();
-            let parent = if parent.is_empty() { "/" } else { parent };
-            let news = (zxid.0, Change::ChildrenChanged);
-            changes.to_children.entry(parent).or_default().push(news);
+            changes.add(path, change, zxid.0);
+        }
+        if !changes.is_complete {
+            changes.gather(history);
         }
         changes
+    }
+
+    /// Takes what clients were told.
+    fn gather(&mut self, history: &'a History) {
+        let mut anew: BTreeSet<ClientId> = BTreeSet::new();
+        for entry in &history.seen {
+            let Seen::Tree { client, told } = &entry.seen else { continue };
+            match told {
+                TreeSeen::Rewatching { .. } => _ = anew.insert(*client),
+                TreeSeen::Rewatched { .. } | TreeSeen::Connected { .. } => {
+                    anew.remove(client);
+                }
+                // Meanwhile it is told how things are, and not when they became so.
+                TreeSeen::Notified { .. } if anew.contains(client) => {}
+                TreeSeen::Notified { path, change, zxid }
+                | TreeSeen::Changed { path, change, zxid } => self.add(path, *change, *zxid),
+                _ => {}
+            }
+        }
+        for known in self.to_node.values_mut().chain(self.to_children.values_mut()) {
+            known.sort_by_key(|(zxid, _)| *zxid);
+            known.dedup();
+        }
+    }
+
+    fn add(&mut self, path: &'a str, change: Change, zxid: u64) {
+        if change == Change::ChildrenChanged {
+            self.to_children.entry(path).or_default().push((zxid, change));
+            return;
+        }
+        self.to_node.entry(path).or_default().push((zxid, change));
+        if change == Change::DataChanged {
+            return;
+        }
+        if change == Change::Deleted {
+            self.to_children.entry(path).or_default().push((zxid, change));
+        }
+        let (parent, _) = path.rsplit_once('/').unwrap_or_default();
+        let parent = if parent.is_empty() { "/" } else { parent };
+        self.to_children.entry(parent).or_default().push((zxid, Change::ChildrenChanged));
     }
 
     /// The first change after `zxid` that a watch tells.
@@ -130,10 +163,12 @@ impl Connection {
             TreeSeen::Notified { path, change, zxid } => {
                 self.notified(path, *change, *zxid, changes, &mut faults);
             }
+            TreeSeen::Changed { path, change, zxid } => {
+                if !changes.is_so(path, *change, *zxid) {
+                    faults.push(format!("{change:?} of {path} at revision {zxid} never happened"));
+                }
+            }
             TreeSeen::Nonsense { what } => faults.push(what.clone()),
-        }
-        if !changes.is_known {
-            faults.retain(|_| matches!(told, TreeSeen::Told { .. } | TreeSeen::Nonsense { .. }));
         }
         faults
     }
@@ -355,5 +390,76 @@ mod tests {
         for (told, words) in forged {
             assert_finds(&found(told), words);
         }
+    }
+
+    /// The same without a log: what client 1 is told, while client 2 makes `/a` at 10 and sets it
+    /// at 20 and 30, and hears of its deletion at 60.
+    fn found_unlogged(told: &[TreeSeen]) -> Vec<Verdict> {
+        let mut forge = Forge::new(3);
+        let changed = |change, zxid| TreeSeen::Changed { path: AT.to_owned(), change, zxid };
+        let by_two = [
+            changed(Change::Created, 10),
+            changed(Change::DataChanged, 20),
+            changed(Change::DataChanged, 30),
+            watching(Watch::Data, 50),
+            notified(Change::Deleted, 60),
+        ];
+        for told in by_two {
+            forge.see(S, Seen::Tree { client: ClientId(2), told });
+        }
+        forge.told(S, TreeSeen::Connected { zxid: 0 });
+        for (at, told) in told.iter().enumerate() {
+            forge.told(S * 2 + at as u64, told.clone());
+        }
+        check(&forge.done())
+    }
+
+    #[test]
+    fn without_a_log_what_others_saw_counts() {
+        let lawful: &[&[TreeSeen]] = &[
+            &[watching(Watch::Data, 20), notified(Change::DataChanged, 30), told(70)],
+            &[watching(Watch::Children, 30), notified(Change::Deleted, 60), told(60)],
+            // Nobody but this one saw it.
+            &[watching(Watch::Data, 30), notified(Change::DataChanged, 40), told(50)],
+            // How it is now, told while watches are set anew, says nothing of when it became so.
+            &[
+                TreeSeen::Connected { zxid: 10 },
+                rewatching(Watch::Data, 10),
+                notified(Change::DataChanged, 35),
+                TreeSeen::Rewatched { zxid: 35 },
+                watching(Watch::Data, 31),
+                told(50),
+            ],
+        ];
+        for told in lawful {
+            assert_eq!(found_unlogged(told), [], "{told:?}");
+        }
+        let forged: &[(&[TreeSeen], &[&str])] = &[
+            (&[watching(Watch::Data, 20), told(30)], &["revision 30", "not told before"]),
+            (
+                &[watching(Watch::Data, 10), notified(Change::DataChanged, 30)],
+                &["revision 30", "unasked"],
+            ),
+            (&[watching(Watch::Children, 30), told(60)], &["revision 60", "not told before"]),
+            (&[notified(Change::DataChanged, 20)], &["unasked"]),
+            (
+                &[
+                    TreeSeen::Connected { zxid: 10 },
+                    rewatching(Watch::Data, 10),
+                    TreeSeen::Rewatched { zxid: 35 },
+                ],
+                &["missed", "set anew"],
+            ),
+        ];
+        for (told, words) in forged {
+            assert_finds(&found_unlogged(told), words);
+        }
+    }
+
+    #[test]
+    fn a_write_that_the_log_does_not_know_is_found() {
+        let path = AT.to_owned();
+        let made_up = TreeSeen::Changed { path, change: Change::DataChanged, zxid: 25 };
+        assert_finds(&found(&[made_up]), &["revision 25", "never happened"]);
     }
 }

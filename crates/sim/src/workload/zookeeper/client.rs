@@ -9,30 +9,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use lockkeeper::network::{Connection, Network};
 use lockkeeper_core::SessionId;
 use lockkeeper_wire::jute::{
-    ConnectRequest, ConnectResponse, ErrorCode, EventType, FRAME_BYTES_MAX, Frames, Hidden, Read,
-    ReplyHeader, Request, SetWatches, Strings, WatcherEvent, decode_reply, encode_request, xids,
+    ConnectRequest, ConnectResponse, ErrorCode, EventType, FRAME_BYTES_MAX, Frames, Hidden, Op,
+    OpResult, Read, Reply, ReplyHeader, Request, SetWatches, Strings, WatcherEvent, decode_reply,
+    encode_request, xids,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::machine::Machine;
 use crate::chance::Chance;
 use crate::history::{Change, TreeSeen, Watch};
-use crate::recorder::Recorder;
-use crate::world::{ClientNetwork, MachineClock};
 use crate::{ClientId, Nanos, Seen};
 
 /// How long a client goes on looking for a server before it gives its session up.
 const PATIENCE: Duration = Duration::from_secs(12);
 
+/// How often a client that waits looks whether it is to stop.
+const STOP_LOOK: Duration = Duration::from_secs(1);
+
 /// One session.
 pub(super) struct Client {
     id: ClientId,
-    pub(super) clock: Arc<MachineClock>,
-    pub(super) recorder: Recorder,
-    pub(super) chance: Chance,
-    network: Arc<ClientNetwork>,
+    pub(super) machine: Arc<dyn Machine>,
+    chance: Chance,
+    network: Arc<dyn Network>,
     servers: Vec<(String, u16)>,
     session: i64,
     password: Vec<u8>,
@@ -82,19 +85,16 @@ enum Came {
 impl Client {
     /// Opens a session at one of the servers, if one can be had soon.
     pub(super) async fn open(
-        id: ClientId,
-        clock: Arc<MachineClock>,
-        recorder: Recorder,
-        network: Arc<ClientNetwork>,
+        machine: Arc<dyn Machine>,
+        network: Arc<dyn Network>,
         servers: Vec<(String, u16)>,
         mut chance: Chance,
     ) -> Option<Self> {
         let timeout = Duration::from_millis(*chance.pick(&[500, 1_000, 1_000, 2_000, 3_000]));
-        let proven = clock.local();
+        let (id, proven) = (machine.client(), machine.local());
         let mut client = Self {
             id,
-            clock,
-            recorder,
+            machine,
             chance,
             network,
             servers,
@@ -112,7 +112,7 @@ impl Client {
     }
 
     pub(super) fn see(&self, seen: Seen) {
-        self.recorder.see(self.clock.now(), seen);
+        self.machine.see(self.machine.now(), seen);
     }
 
     fn saw(&self, told: TreeSeen) {
@@ -132,16 +132,16 @@ impl Client {
 
     /// The same in truth.
     pub(super) fn believes_until(&self) -> Nanos {
-        self.clock.truth(self.deadline())
+        self.machine.truth(self.deadline())
     }
 
     pub(super) fn is_sure(&self) -> bool {
-        self.clock.local() < self.deadline()
+        self.machine.local() < self.deadline()
     }
 
     /// Until the deadline, as it is now.
     pub(super) fn sure_for(&self) -> Duration {
-        Duration::from_nanos(self.deadline().saturating_sub(self.clock.local()))
+        Duration::from_nanos(self.deadline().saturating_sub(self.machine.local()))
     }
 
     /// Hangs up, without a word.
@@ -174,13 +174,16 @@ impl Client {
     pub(super) async fn pass(&mut self, time: Duration, for_news: bool) -> Result<(), Gone> {
         let until = Instant::now() + time;
         loop {
-            if Instant::now() >= until || (for_news && self.has_news) {
+            let now = Instant::now();
+            let is_news = for_news && (self.has_news || self.machine.is_stopped());
+            if now >= until || is_news {
                 return Ok(());
             }
             if self.link.is_none() {
                 self.connect().await?;
             }
-            if let Err(gone) = self.pump(until).await
+            // Nobody wakes whoever is to stop.
+            if let Err(gone) = self.pump(until.min(now + STOP_LOOK)).await
                 && (gone == Gone::Session || for_news)
             {
                 return Err(gone);
@@ -214,6 +217,10 @@ impl Client {
             }
             if let Some((path, watch)) = watch {
                 self.watching(path, watch, answer.header);
+            }
+            let zxid = answer.header.zxid as u64;
+            for (path, change) in changed(request, &answer) {
+                self.saw(TreeSeen::Changed { path, change, zxid });
             }
             return Ok(answer);
         }
@@ -286,7 +293,7 @@ impl Client {
     }
 
     async fn ping(&mut self) -> Result<(), Gone> {
-        let (now, interval) = (self.clock.local(), self.timeout / 3);
+        let (now, interval) = (self.machine.local(), self.timeout / 3);
         let Some(link) = &mut self.link else { return Err(Gone::Link) };
         link.pings.push_back(now);
         link.ping_at = Instant::now() + interval;
@@ -382,7 +389,7 @@ impl Client {
     }
 
     async fn shake_hands(&mut self, host: &str, port: u16) -> Option<Result<Link, Gone>> {
-        let (mut reader, mut writer) = self.network.reach(host, port).await.ok()?;
+        let Connection { mut reader, mut writer } = self.network.connect(host, port).await.ok()?;
         let request = ConnectRequest {
             protocol_version: 0,
             last_zxid_seen: self.last_zxid,
@@ -393,7 +400,7 @@ impl Client {
         };
         let mut out = BytesMut::new();
         request.encode(&mut out).ok()?;
-        let sent = self.clock.local();
+        let sent = self.machine.local();
         writer.write_all(&out).await.ok()?;
         let mut frames = Frames::new(FRAME_BYTES_MAX);
         let frame = loop {
@@ -458,4 +465,36 @@ fn watched<'a>(request: &Request<'a>) -> Option<(&'a str, Watch)> {
         _ => return None,
     };
     read.path.filter(|_| read.watch).map(|path| (path, watch))
+}
+
+/// What a request has changed, by its answer.
+fn changed(request: &Request<'_>, answer: &Answer) -> Vec<(String, Change)> {
+    let Some(reply) = answer.reply(request.op()) else { return Vec::new() };
+    let one = |path: Option<&str>, change| {
+        path.map(|path| (path.to_owned(), change)).into_iter().collect()
+    };
+    match (request, reply) {
+        (Request::Create(_), Reply::Path(path) | Reply::PathStat(path, _)) => {
+            one(path, Change::Created)
+        }
+        (Request::Delete(delete), _) => one(delete.path, Change::Deleted),
+        (Request::SetData(set), _) => one(set.path, Change::DataChanged),
+        (Request::Multi(parts), Reply::Multi(results)) => {
+            let of = |(part, result)| match (part, result) {
+                (
+                    Op::Create(_),
+                    OpResult::Created { path } | OpResult::CreatedWithStat { path, .. },
+                ) => Some((path?.to_owned(), Change::Created)),
+                (Op::Delete(delete), OpResult::Deleted) => {
+                    Some((delete.path?.to_owned(), Change::Deleted))
+                }
+                (Op::SetData(set), OpResult::DataSet(_)) => {
+                    Some((set.path?.to_owned(), Change::DataChanged))
+                }
+                _ => None,
+            };
+            parts.iter().zip(results.iter()).filter_map(of).collect()
+        }
+        _ => Vec::new(),
+    }
 }

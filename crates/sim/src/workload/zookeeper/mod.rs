@@ -7,23 +7,32 @@
 //! locks judge it.
 
 mod client;
+mod machine;
+mod survey;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper::network::Network;
 use lockkeeper_core::{Mode, Token};
+use lockkeeper_node::BoxFuture;
 use lockkeeper_wire::jute::{
     Acl, Acls, Create, CreateOp, Delete, ErrorCode, Id, Multi, Op, Read, Reply, ReplyHeader,
     Request, SetData, decode_reply, perms,
 };
+use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 
 use self::client::{Answer, Client, Gone};
+pub use self::machine::Machine;
+pub use self::survey::{Znode, survey};
 use super::Surroundings;
 use crate::chance::Chance;
 use crate::history::Watch;
 use crate::recipe::{self, LOCKS_DIRECTORY};
-use crate::{Attempt, GiveUp, Seen};
+use crate::recorder::Recorder;
+use crate::world::MachineClock;
+use crate::{Attempt, ClientId, GiveUp, Nanos, Seen};
 
 /// The locks that everybody wants.
 const LOCKS: [&str; 2] = ["a", "batch"];
@@ -31,25 +40,87 @@ const LOCKS: [&str; 2] = ["a", "batch"];
 const GROUND: &str = "/ground";
 const NODES: [&str; 3] = ["/ground/x", "/ground/y", "/ground/x/z"];
 
-/// Runs one client's process: a session after the other.
+/// Runs one client's process in a simulated world.
 pub async fn run(around: Surroundings) {
-    let Surroundings { clock, network, recorder, mut chance, zookeepers, current, .. } = around;
-    let network = Arc::new(network);
-    loop {
-        let id = recorder.client();
-        *current.lock() = Some(id);
-        let (clock, recorder) = (Arc::clone(&clock), recorder.clone());
-        let (network, servers) = (Arc::clone(&network), zookeepers.clone());
-        let opened = Client::open(id, clock, recorder.clone(), network, servers, chance.fork());
+    let Surroundings { clock, network, recorder, chance, zookeepers, current, .. } = around;
+    let machine = Arc::new(Simulated { clock, recorder, current });
+    run_on(machine, Arc::new(network), zookeepers, chance).await;
+}
+
+/// Runs one client on any machine until that is stopped: a session after the other.
+pub async fn run_on(
+    machine: Arc<dyn Machine>,
+    network: Arc<dyn Network>,
+    servers: Vec<(String, u16)>,
+    mut chance: Chance,
+) {
+    while !machine.is_stopped() {
+        let opened = Client::open(
+            Arc::clone(&machine),
+            Arc::clone(&network),
+            servers.clone(),
+            chance.fork(),
+        );
         if let Some(mut client) = opened.await {
             let life = chance.between(2_000, 25_000);
             match live(&mut client, life, &mut chance).await {
                 Ok(()) => client.close().await,
-                Err(_) => client.see(Seen::Ended { client: id }),
+                Err(_) => client.see(Seen::Ended { client: client.id() }),
             }
         }
-        *current.lock() = None;
+        machine.is_over();
         sleep(Duration::from_millis(chance.below(300))).await;
+    }
+}
+
+/// A machine of a simulated world.
+struct Simulated {
+    clock: Arc<MachineClock>,
+    recorder: Recorder,
+    /// Which session the process has now, for whoever kills it.
+    current: Arc<Mutex<Option<ClientId>>>,
+}
+
+impl Machine for Simulated {
+    fn local(&self) -> u64 {
+        self.clock.local()
+    }
+
+    fn truth(&self, local: u64) -> Nanos {
+        self.clock.truth(local)
+    }
+
+    fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    fn see(&self, at: Nanos, seen: Seen) {
+        self.recorder.see(at, seen);
+    }
+
+    fn client(&self) -> ClientId {
+        let id = self.recorder.client();
+        *self.current.lock() = Some(id);
+        id
+    }
+
+    fn is_over(&self) {
+        *self.current.lock() = None;
+    }
+
+    fn attempt(&self) -> Attempt {
+        self.recorder.attempt()
+    }
+
+    fn write<'a>(&'a self, lock: &'a str, token: Token) -> BoxFuture<'a, ()> {
+        let (lock, mode) = (lock.to_owned(), Mode::Exclusive);
+        let accepted = self.recorder.write_fenced(&lock, token, true);
+        self.see(self.now(), Seen::Wrote { lock, mode, token, accepted });
+        Box::pin(std::future::ready(()))
+    }
+
+    fn is_stopped(&self) -> bool {
+        false
     }
 }
 
@@ -62,7 +133,7 @@ async fn live(client: &mut Client, life: u64, chance: &mut Chance) -> Result<(),
     for lock in LOCKS {
         ensure(client, &recipe::directory(lock)).await?;
     }
-    while tokio::time::Instant::now() < over {
+    while tokio::time::Instant::now() < over && !client.machine.is_stopped() {
         client.pass(Duration::from_millis(chance.below(300)), false).await?;
         if chance.one_in(2) {
             lock(client, chance).await?;
@@ -101,7 +172,7 @@ struct Place {
 /// Waits for a lock, works under it, and gives it back. An error: the session is over.
 async fn lock(client: &mut Client, chance: &mut Chance) -> Result<(), Gone> {
     let lock = *chance.pick(&LOCKS);
-    let attempt = client.recorder.attempt();
+    let attempt = client.machine.attempt();
     let asked = recipe::lock_name(lock);
     let (id, mode) = (client.id(), Mode::Exclusive);
     client.see(Seen::Asked { attempt, client: id, lock: asked.clone(), mode, wait: true });
@@ -127,13 +198,14 @@ async fn lock(client: &mut Client, chance: &mut Chance) -> Result<(), Gone> {
         Ok(Some(token)) => {
             client.see(Seen::Held { attempt, token });
             hold(client, &asked, token, chance).await;
+            // Before the look at the deadline: a real process may stand still behind it.
+            let releasing = client.machine.now();
             if !client.is_sure() {
-                let since = client.believes_until().min(client.clock.now());
+                let since = client.believes_until().min(releasing);
                 client.see(Seen::Lost { attempt, since });
                 return leave(client, &place).await;
             }
-            client.see(Seen::Releasing { attempt });
-            let releasing = client.clock.now();
+            client.machine.see(releasing, Seen::Releasing { attempt });
             let left = leave(client, &place).await;
             client.see(match left {
                 Ok(()) => Seen::Released { attempt },
@@ -197,6 +269,9 @@ async fn wait(
     let mut is_told = false;
     loop {
         let Some(left) = patience.checked_sub(began.elapsed()) else { return Ok(None) };
+        if client.machine.is_stopped() {
+            return Ok(None);
+        }
         client.has_news = false;
         let looked = look(client, directory, name).await;
         match looked {
@@ -276,9 +351,7 @@ async fn hold(client: &mut Client, lock: &str, token: Token, chance: &mut Chance
                 Err(_) => client.drop_link(),
             }
         }
-        let (lock, mode) = (lock.to_owned(), Mode::Exclusive);
-        let accepted = client.recorder.write_fenced(&lock, token, true);
-        client.see(Seen::Wrote { lock, mode, token, accepted });
+        client.machine.write(lock, token).await;
     }
 }
 
