@@ -1,6 +1,7 @@
 //! ZooKeeper's clients, as raw frames: what they are promised, and what they must not do.
 
 mod acls;
+mod cases;
 mod client;
 mod handshake;
 mod hostile;
