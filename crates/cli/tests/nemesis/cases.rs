@@ -4,15 +4,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper::network::SystemNetwork;
 use lockkeeper::{Client, Error, Guard};
+use lockkeeper_sim::Chance;
+use lockkeeper_sim::workload::zookeeper::{self as zk, Nobody};
+use lockkeeper_wire::jute::{CreateOp, ErrorCode, OpCode, Read, Reply, Request, SetData};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::dice::Dice;
-use crate::proxy::{End, Flow, Link, WORKERS};
+use crate::proxy::{End, Flow, Link, WORKERS, ZOOKEEPER_WORKERS};
+use crate::runs;
 use crate::servers::{FOUNDERS, health, leader, listener, url_for};
 use crate::world::World;
+use crate::zookeeper::{compare_trees, servers_of, tree_of};
 
 /// A client's end of the network; each case has a world of its own.
 const FIRST: End = WORKERS;
@@ -40,6 +47,19 @@ fn set_flows(world: &World, end: End, flow: Flow) {
 async fn acquire(client: &Client, lock: &str) -> Guard {
     let request = client.lock(lock).wait_at_most(Duration::from_secs(30));
     request.acquire().await.expect("the lock is free in the end")
+}
+
+/// Where a client of ZooKeeper's protocol reaches the servers, behind proxies of its own.
+async fn zookeeper_servers(world: &World, end: End) -> Vec<(String, u16)> {
+    let url = url_for(&world.net, end).await;
+    servers_of(&url).expect("it is a client of ZooKeeper's protocol")
+}
+
+/// A session of one.
+async fn zookeeper(servers: Vec<(String, u16)>, timeout: Duration, seed: u64) -> zk::Client {
+    let network = Arc::new(SystemNetwork);
+    let open = zk::Client::open(Arc::new(Nobody), network, servers, timeout, Chance::new(seed));
+    open.await.expect("a session")
 }
 
 /// Waits until so many wait for the lock.
@@ -355,4 +375,124 @@ pub(crate) async fn op_1() {
     }
     let alive = health(3, "/livez").await;
     assert!(alive.starts_with("HTTP/1.1 200"), "{alive}");
+}
+
+/// Candidates of ZooKeeper's recipe are cut off their servers for less and for more than their
+/// sessions last, again and again and in any order. Never do two of them lead, and in the end each
+/// gets its turn: the judges say so.
+pub(crate) async fn me_2() {
+    let mut dice = Dice::new(2);
+    let candidates = [0, 1, 2].map(|candidate| ZOOKEEPER_WORKERS + candidate);
+    let world = World::start("me-2", &candidates, &mut dice).await;
+    for _ in 0..25 {
+        let mut cut = candidates;
+        dice.shuffle(&mut cut);
+        let cut = &cut[..1 + usize::try_from(dice.below(3)).unwrap_or(0)];
+        let all = |link| {
+            for &candidate in cut {
+                FOUNDERS.iter().for_each(|&id| world.net.set_link(candidate, id, link));
+            }
+        };
+        all(Link::Cut);
+        sleep(dice.millis(100, 1_500)).await;
+        all(Link::Open);
+        sleep(dice.millis(0, 500)).await;
+    }
+    runs::end(&world, 2).await;
+}
+
+/// Many sessions end while one server after another is killed and comes back. Nothing of them is
+/// left on any, and all have the same tree.
+pub(crate) async fn se_8() {
+    const SESSIONS: u64 = 200;
+    let world = world("se-8").await;
+    let servers = zookeeper_servers(&world, ZOOKEEPER_WORKERS).await;
+    let (may_end, _) = watch::channel(false);
+    let mut owners = JoinSet::new();
+    for number in 0..SESSIONS {
+        let (servers, mut ending) = (servers.clone(), may_end.subscribe());
+        owners.spawn(async move {
+            let mut own = zookeeper(servers, Duration::from_secs(4), number).await;
+            let path = format!("/e-{number}");
+            let made = own.call(zk::create(&path, CreateOp::Create, zk::EPHEMERAL)).await;
+            let is_made = made.is_ok_and(|answer| answer.header.err == ErrorCode::OK);
+            assert!(is_made, "nothing is wrong yet");
+            while !*ending.borrow_and_update() {
+                own.pass(Duration::from_millis(100), false).await.expect("it lives");
+            }
+            // Some are over before that.
+            let rest = Duration::from_millis(Dice::new(number).below(8_000));
+            if own.pass(rest, false).await.is_ok() {
+                own.close().await;
+            }
+        });
+    }
+    let limit = Instant::now() + Duration::from_secs(30);
+    loop {
+        let tree = tree_of(1).await.unwrap_or_default();
+        let own = tree.iter().filter(|(path, _)| path.starts_with("/e-")).count() as u64;
+        if own == SESSIONS {
+            break;
+        }
+        assert!(Instant::now() < limit, "{own} of {SESSIONS} are there");
+        sleep(Duration::from_millis(100)).await;
+    }
+    may_end.send_replace(true);
+    for id in FOUNDERS.into_iter().cycle().take(9) {
+        world.servers.lock().kill(id);
+        sleep(Duration::from_millis(300)).await;
+        world.servers.lock().start(id);
+        sleep(Duration::from_millis(700)).await;
+    }
+    while let Some(ended) = owners.join_next().await {
+        ended.expect("an owner doesn't panic");
+    }
+    world.wait_for_leader().await;
+    compare_trees(&world).await;
+    assert_eq!(*world.wrongs.lock(), [""; 0]);
+}
+
+/// A follower that is cut off the others doesn't serve a client that has seen more; when it has
+/// caught up, the session goes on there.
+pub(crate) async fn rc_2() {
+    let world = world("rc-2").await;
+    let end = ZOOKEEPER_WORKERS;
+    let servers = zookeeper_servers(&world, end).await;
+    let mut client = zookeeper(servers, Duration::from_secs(30), 1).await;
+    let new = zk::create("/x", CreateOp::Create, zk::PERSISTENT);
+    client.call(new).await.expect("an answer");
+    let read = Read { path: Some("/x"), watch: false };
+    for round in 0_u8..3 {
+        let leader = world.wait_for_leader().await.expect("a leader");
+        let lagging = FOUNDERS.into_iter().find(|&id| id != leader).expect("a follower");
+        let others: Vec<End> = FOUNDERS.into_iter().filter(|&id| id != lagging).collect();
+        let between = |flow| {
+            for &other in &others {
+                world.net.set_flow(lagging, other, flow);
+                world.net.set_flow(other, lagging, flow);
+            }
+        };
+        world.net.set_link(end, lagging, Link::Cut);
+        between(Flow::Hold);
+        let data = [round];
+        let set = SetData { path: Some("/x"), data: Some(&data), version: -1 };
+        while client.call(Request::SetData(set)).await.is_err() {}
+        others.iter().for_each(|&id| world.net.set_link(end, id, Link::Cut));
+        world.net.set_link(end, lagging, Link::Open);
+        // While it still takes itself for served, and afterwards.
+        let early = timeout(Duration::from_secs(4), client.call(Request::GetData(read))).await;
+        assert!(!matches!(early, Ok(Ok(_))), "it shows what it has");
+        between(Flow::Pass);
+        let answer = loop {
+            match client.call(Request::GetData(read)).await {
+                Ok(answer) => break answer,
+                Err(gone) => assert_eq!(gone, zk::Gone::Link, "the session is kept"),
+            }
+        };
+        let Some(Reply::DataStat(shown, _)) = answer.reply(OpCode::GET_DATA) else {
+            panic!("{:?}", answer.header)
+        };
+        assert_eq!(shown, Some(&data[..]));
+        world.net.heal();
+    }
 }

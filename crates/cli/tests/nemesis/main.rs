@@ -46,11 +46,12 @@ macro_rules! run {
 }
 
 /// What can be run, by name; they run one after another.
-const RUNS: [(&str, Run); 15] = [
+const RUNS: [(&str, Run); 18] = [
     ("nemesis", run!(runs::nemesis)),
     ("crash_loop", run!(runs::crash_loop)),
     ("datacentres", run!(runs::datacentres)),
     ("me_1_a_waiter_whose_lease_ran_out_is_passed_over", run!(cases::me_1)),
+    ("me_2_candidates_that_reconnect_in_any_order_never_both_lead", run!(cases::me_2)),
     ("me_7_a_late_grant_counts_from_its_request", run!(cases::me_7)),
     ("st_2_a_try_without_an_answer_leaves_nothing", run!(cases::st_2)),
     ("st_4_a_swallowed_release_is_made_good", run!(cases::st_4)),
@@ -58,6 +59,8 @@ const RUNS: [(&str, Run); 15] = [
     ("wk_1_nobody_sleeps_while_the_lock_is_free", run!(cases::wk_1)),
     ("wk_5_a_waiter_leaves_a_server_that_stands_still", run!(cases::wk_5)),
     ("fa_1_dead_waiters_cost_one_lease", run!(cases::fa_1)),
+    ("se_8_what_ends_amid_restarts_is_gone_on_all_servers", run!(cases::se_8)),
+    ("rc_2_a_server_that_lags_does_not_show_the_past", run!(cases::rc_2)),
     ("lc_2_an_old_leader_does_not_answer_from_the_past", run!(cases::lc_2)),
     ("lc_4_what_was_acknowledged_outlives_everybody", run!(cases::lc_4)),
     ("di_4_a_killed_first_start_is_followed_by_another", run!(cases::di_4)),

@@ -120,7 +120,8 @@ pub(crate) async fn crash_loop() {
     end(&world, seed).await;
 }
 
-async fn end(world: &World, seed: u64) {
+/// Lets what is owed come, and judges.
+pub(crate) async fn end(world: &World, seed: u64) {
     world.say("calm");
     world.calm().await;
     sleep(CALM).await;

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::clock;
 use crate::dice::Dice;
+use crate::proxy::End;
 use crate::servers::{FOUNDERS, health, zookeeper_listener};
 use crate::worker::{Worker, tell};
 use crate::world::World;
@@ -99,13 +100,17 @@ pub(crate) async fn compare_trees(world: &World) -> usize {
 /// How long one look at a server may take.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// The tree of one server.
+pub(crate) async fn tree_of(id: End) -> Option<BTreeMap<String, Znode>> {
+    let at = zookeeper_listener(id);
+    let surveying = survey(Arc::new(SystemNetwork), (at.ip().to_string(), at.port()));
+    timeout(LOOK, surveying).await.ok().flatten()
+}
+
 async fn trees(world: &World) -> Result<Vec<BTreeMap<String, Znode>>, String> {
     let mut trees = Vec::new();
     for id in FOUNDERS {
-        let at = zookeeper_listener(id);
-        let surveying = survey(Arc::new(SystemNetwork), (at.ip().to_string(), at.port()));
-        let tree = timeout(LOOK, surveying).await.ok().flatten();
-        let Some(tree) = tree else {
+        let Some(tree) = tree_of(id).await else {
             let process = world.servers.lock().process_state(id);
             let ready = timeout(LOOK, health(id, "/readyz")).await;
             let ready = ready.unwrap_or_else(|_| "no answer".to_owned());

@@ -243,6 +243,7 @@ fn right(request: &Request<'_>) -> Right {
 /// Every request that names a znode to which one has no right.
 #[test]
 fn sc_4_no_request_forgets_to_ask() {
+    // A table, and what is done with each of its lines.
     let server = start();
     let mut jo = jo(&server);
     assert_eq!(make(&mut jo, "/c", 0, JO), ErrorCode::OK);

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(12);
 const STOP_LOOK: Duration = Duration::from_secs(1);
 
 /// One session.
-pub(super) struct Client {
+pub struct Client {
     id: ClientId,
     pub(super) machine: Arc<dyn Machine>,
     chance: Chance,
@@ -63,7 +63,7 @@ struct Link {
 
 /// Why something didn't come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gone {
+pub enum Gone {
     /// The connection: whether the request was executed, nobody knows.
     Link,
     /// The session.
@@ -71,8 +71,9 @@ pub(super) enum Gone {
 }
 
 /// The reply to a request.
-pub(super) struct Answer {
-    pub(super) header: ReplyHeader,
+pub struct Answer {
+    /// How it went, and at which revision.
+    pub header: ReplyHeader,
     pub(super) frame: Bytes,
 }
 
@@ -83,14 +84,15 @@ enum Came {
 }
 
 impl Client {
-    /// Opens a session at one of the servers, if one can be had soon.
-    pub(super) async fn open(
+    /// Opens a session at one of the servers, if one can be had soon. The server may give it
+    /// another time-out.
+    pub async fn open(
         machine: Arc<dyn Machine>,
         network: Arc<dyn Network>,
         servers: Vec<(String, u16)>,
-        mut chance: Chance,
+        timeout: Duration,
+        chance: Chance,
     ) -> Option<Self> {
-        let timeout = Duration::from_millis(*chance.pick(&[500, 1_000, 1_000, 2_000, 3_000]));
         let (id, proven) = (machine.client(), machine.local());
         let mut client = Self {
             id,
@@ -145,14 +147,18 @@ impl Client {
     }
 
     /// Hangs up, without a word.
-    pub(super) fn drop_link(&mut self) {
+    pub fn drop_link(&mut self) {
         self.link = None;
     }
 
     // ------------------------------------------------------------------------ what programs ask
 
     /// Asks, and waits for the answer.
-    pub(super) async fn call(&mut self, request: Request<'_>) -> Result<Answer, Gone> {
+    ///
+    /// # Errors
+    ///
+    /// Without an answer.
+    pub async fn call(&mut self, request: Request<'_>) -> Result<Answer, Gone> {
         if self.link.is_none() {
             self.connect().await?;
         }
@@ -171,7 +177,11 @@ impl Client {
     }
 
     /// Lets time pass, until there are news if `for_news`.
-    pub(super) async fn pass(&mut self, time: Duration, for_news: bool) -> Result<(), Gone> {
+    ///
+    /// # Errors
+    ///
+    /// The session is over; or the connection, if there can be no news without it.
+    pub async fn pass(&mut self, time: Duration, for_news: bool) -> Result<(), Gone> {
         let until = Instant::now() + time;
         loop {
             let now = Instant::now();
@@ -192,7 +202,7 @@ impl Client {
     }
 
     /// Ends the session, as far as that can be done.
-    pub(super) async fn close(mut self) {
+    pub async fn close(mut self) {
         self.see(Seen::Ended { client: self.id });
         if self.link.is_some() {
             let _ = timeout(self.timeout, self.ask(&Request::CloseSession)).await;

@@ -17,14 +17,14 @@ use lockkeeper::network::Network;
 use lockkeeper_core::{Mode, Token};
 use lockkeeper_node::BoxFuture;
 use lockkeeper_wire::jute::{
-    Acl, Acls, Create, CreateOp, Delete, ErrorCode, Id, Multi, Op, Read, Reply, ReplyHeader,
-    Request, SetData, decode_reply, perms,
+    Acl, Acls, Create, CreateOp, Delete, ErrorCode, Id, Multi, Op, OpCode, Read, Reply,
+    ReplyHeader, Request, SetData, decode_reply, perms,
 };
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 
-use self::client::{Answer, Client, Gone};
-pub use self::machine::Machine;
+pub use self::client::{Answer, Client, Gone};
+pub use self::machine::{Machine, Nobody};
 pub use self::survey::{Znode, survey};
 use super::Surroundings;
 use crate::chance::Chance;
@@ -55,12 +55,10 @@ pub async fn run_on(
     mut chance: Chance,
 ) {
     while !machine.is_stopped() {
-        let opened = Client::open(
-            Arc::clone(&machine),
-            Arc::clone(&network),
-            servers.clone(),
-            chance.fork(),
-        );
+        let mut own = chance.fork();
+        let timeout = Duration::from_millis(*own.pick(&[500, 1_000, 1_000, 2_000, 3_000]));
+        let (ground, network) = (Arc::clone(&machine), Arc::clone(&network));
+        let opened = Client::open(ground, network, servers.clone(), timeout, own);
         if let Some(mut client) = opened.await {
             let life = chance.between(2_000, 25_000);
             match live(&mut client, life, &mut chance).await {
@@ -410,12 +408,16 @@ async fn play(client: &mut Client, chance: &mut Chance) -> Result<(), Gone> {
     Ok(())
 }
 
-const PERSISTENT: i32 = 0;
-const EPHEMERAL: i32 = 1;
+/// A znode that stays.
+pub const PERSISTENT: i32 = 0;
+/// A znode that goes with its session.
+pub const EPHEMERAL: i32 = 1;
 const SEQUENTIAL: i32 = 2;
 const EPHEMERAL_SEQUENTIAL: i32 = 3;
 
-fn create(path: &str, op: CreateOp, flags: i32) -> Request<'_> {
+/// A znode that is open to everybody.
+#[must_use]
+pub fn create(path: &str, op: CreateOp, flags: i32) -> Request<'_> {
     Request::Create(create_part(path, op, flags))
 }
 
@@ -431,7 +433,8 @@ fn is_one_of(answer: &Answer, codes: &[ErrorCode]) -> bool {
 
 impl Answer {
     /// The body, if the request went well.
-    fn reply(&self, op: lockkeeper_wire::jute::OpCode) -> Option<Reply<'_>> {
+    #[must_use]
+    pub fn reply(&self, op: OpCode) -> Option<Reply<'_>> {
         let (header, body): (ReplyHeader, _) = decode_reply(&self.frame).ok()?;
         Reply::decode(op, &header, body).ok().filter(|_| header.err == ErrorCode::OK)
     }

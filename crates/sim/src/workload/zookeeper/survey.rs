@@ -3,16 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper::network::Network;
-use lockkeeper_core::Token;
-use lockkeeper_node::BoxFuture;
 use lockkeeper_wire::jute::{ErrorCode, Read, Reply, Request, Stat};
 
 use super::client::{Client, Gone};
-use super::machine::Machine;
+use super::machine::Nobody;
 use crate::chance::Chance;
-use crate::{Attempt, ClientId, Nanos, Seen};
 
 /// What each server tells of itself.
 const OWN: &str = "/zookeeper";
@@ -32,8 +30,8 @@ pub async fn survey(
     network: Arc<dyn Network>,
     server: (String, u16),
 ) -> Option<BTreeMap<String, Znode>> {
-    let chance = Chance::new(1);
-    let mut client = Client::open(Arc::new(Nobody), network, vec![server], chance).await?;
+    let (nobody, timeout) = (Arc::new(Nobody), Duration::from_secs(10));
+    let mut client = Client::open(nobody, network, vec![server], timeout, Chance::new(1)).await?;
     let tree = read(&mut client).await.ok().flatten();
     client.close().await;
     tree
@@ -61,41 +59,4 @@ async fn read(client: &mut Client) -> Result<Option<BTreeMap<String, Znode>>, Go
     }
     let last = client.call(Request::Sync(Some("/"))).await?;
     Ok((last.header.err == ErrorCode::OK).then_some(tree))
-}
-
-/// Nobody writes down what a survey sees, and it has all the time.
-struct Nobody;
-
-impl Machine for Nobody {
-    fn local(&self) -> u64 {
-        0
-    }
-
-    fn truth(&self, local: u64) -> Nanos {
-        local
-    }
-
-    fn now(&self) -> Nanos {
-        0
-    }
-
-    fn see(&self, _: Nanos, _: Seen) {}
-
-    fn client(&self) -> ClientId {
-        ClientId(0)
-    }
-
-    fn is_over(&self) {}
-
-    fn attempt(&self) -> Attempt {
-        Attempt(0)
-    }
-
-    fn write<'a>(&'a self, _: &'a str, _: Token) -> BoxFuture<'a, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn is_stopped(&self) -> bool {
-        false
-    }
 }
