@@ -26,10 +26,12 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let mut metrics = inner.raft().server_metrics();
     loop {
         let members = metrics.borrow_watched().membership_config.log_id().map(|id| id.index);
+        // Before the look: whoever falls silent in between is then seen to be silent.
+        let next_silence = inner.next_silence();
         let now = Serving { is_ready: inner.is_served(), members_since: members.unwrap_or(0) };
         inner.serving.send_if_modified(|last| std::mem::replace(last, now) != now);
         let silence = async {
-            match inner.next_silence() {
+            match next_silence {
                 Some(after) => sleep(after).await,
                 None => pending().await,
             }
