@@ -74,8 +74,9 @@ impl Machine for Process {
     }
 }
 
-/// How long what killed workers left may stay, and a server may lag.
-const SETTLING: Duration = Duration::from_secs(20);
+/// How long what killed workers left may stay, and a server may lag: much longer than a lease, as
+/// the machine may be busy.
+const SETTLING: Duration = Duration::from_secs(60);
 
 /// When nobody is left: no ephemeral znode is, and all servers have the same tree. Says how many
 /// znodes that are.
@@ -98,7 +99,7 @@ pub(crate) async fn compare_trees(world: &World) -> usize {
 }
 
 /// How long one look at a server may take.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(15);
 
 /// The tree of one server.
 pub(crate) async fn tree_of(id: End) -> Option<BTreeMap<String, Znode>> {
