@@ -5,7 +5,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::facts::{BUILT, ConnectionFacts, Facts, Mode, Source, VERSION, millis, monitored};
+use super::facts::{
+    BUILT, ConnectionFacts, Facts, Mode, Sizes, Source, VERSION, millis, monitored,
+};
 use super::words::{NOT_SERVING, by_session, environment, port};
 
 /// Each command with its other names.
@@ -119,10 +121,13 @@ fn content(
         }),
         "monitor" => monitor(facts, source.files()),
         "observers" => json!({ "synced_observers": facts.observers, "observers": [] }),
-        "server_stats" => stats(facts, source.disk_bytes()),
+        "server_stats" => stats(facts, source),
         "stats" => {
-            let mut said = stats(facts, source.disk_bytes());
-            said["connections"] = connections(source)["connections"].take();
+            let mut said = stats(facts, source);
+            let (secure, plain) = by_tls(source);
+            let list = |of: &[ConnectionFacts]| of.iter().map(brief).collect::<Vec<_>>();
+            said["connections"] = list(&plain).into();
+            said["secure_connections"] = list(&secure).into();
             said
         }
         "system_properties" | "ruok" => json!({}),
@@ -167,20 +172,29 @@ fn configuration(facts: &Facts) -> Value {
 }
 
 fn connections(source: &dyn Source) -> Value {
-    let (secure, plain): (Vec<_>, Vec<_>) =
-        source.connections().into_iter().partition(|connection| connection.is_secure);
+    let (secure, plain) = by_tls(source);
     let list = |of: &[ConnectionFacts]| of.iter().map(connection).collect::<Vec<_>>();
     json!({ "connections": list(&plain), "secure_connections": list(&secure) })
 }
 
-fn connection(connection: &ConnectionFacts) -> Value {
-    let mut said = json!({
+/// Connections with TLS, and those without.
+fn by_tls(source: &dyn Source) -> (Vec<ConnectionFacts>, Vec<ConnectionFacts>) {
+    source.connections().into_iter().partition(|connection| connection.is_secure)
+}
+
+/// Without its session.
+fn brief(connection: &ConnectionFacts) -> Value {
+    json!({
         "remote_socket_address": connection.address.to_string(),
         "interest_ops": u8::from(connection.session.is_some()),
         "outstanding_requests": connection.outstanding,
         "packets_received": connection.received,
         "packets_sent": connection.sent,
-    });
+    })
+}
+
+fn connection(connection: &ConnectionFacts) -> Value {
+    let mut said = brief(connection);
     if let Some(session) = &connection.session {
         let more = json!({
             "session_id": session.id,
@@ -232,7 +246,15 @@ fn monitor(facts: &Facts, files: (u64, u64)) -> Value {
     Value::Object(said)
 }
 
-fn stats(facts: &Facts, disk_bytes: u64) -> Value {
+fn stats(facts: &Facts, source: &dyn Source) -> Value {
+    let disk_bytes = source.disk_bytes();
+    let (local, remote): (Vec<_>, Vec<_>) = by_tls(source)
+        .1
+        .into_iter()
+        .partition(|connection| connection.address.ip().to_canonical().is_loopback());
+    let Sizes { last, min, max } = facts.reply_bytes;
+    let replies =
+        json!({ "last_buffer_size": last, "min_buffer_size": min, "max_buffer_size": max });
     json!({
         "version": version(),
         "read_only": facts.mode == Some(Mode::ReadOnly),
@@ -241,7 +263,11 @@ fn stats(facts: &Facts, disk_bytes: u64) -> Value {
             "packets_received": facts.received,
             "max_latency": facts.latency_ms.max,
             "min_latency": facts.latency_ms.min,
-            "avg_latency": facts.latency_ms.avg,
+            "avg_latency": facts.latency_avg_ms,
+            "client_response_stats": replies,
+            // Those that there are, and not all there have been.
+            "non_mtlslocal_conn_count": local.len(),
+            "non_mtlsremote_conn_count": remote.len(),
             "fsync_threshold_exceed_count": 0,
             "data_dir_size": disk_bytes,
             "log_dir_size": disk_bytes,
@@ -253,7 +279,7 @@ fn stats(facts: &Facts, disk_bytes: u64) -> Value {
             "provider_null": facts.mode.is_none(),
             "uptime": millis(facts.uptime),
         },
-        "client_response": {},
+        "client_response": replies,
         "node_count": facts.nodes,
     })
 }
@@ -368,7 +394,12 @@ mod tests {
         let said = ask("stats", &source);
         assert_eq!(said["server_stats"]["server_state"], "follower");
         assert_eq!(said["connections"].as_array().unwrap().len(), 2);
-        assert_eq!(said["connections"][1]["last_operation"], "PING");
+        assert_eq!(said["connections"][1]["packets_received"], 14);
+        assert_eq!(said["connections"][1]["last_operation"], Value::Null);
+        assert_eq!(said["server_stats"]["avg_latency"], 2.25);
+        assert_eq!(said["server_stats"]["non_mtlslocal_conn_count"], 2);
+        assert_eq!(said["client_response"]["max_buffer_size"], 900);
+        assert_eq!(ask("cons", &source)["connections"][1]["last_operation"], "PING");
         assert_eq!(ask("monitor", &source)["znode_count"], 5);
         assert_eq!(ask("zabstate", &source)["last_zxid"], "0x1f");
         assert_eq!(ask("wchs", &source)["num_total_watches"], 3);

@@ -36,7 +36,7 @@ where
     if let Some(word) = Word::of(word) {
         let mask = timeout_at(deadline, mask(word, &mut reader, &mut frames)).await;
         let Ok(Ok(mask)) = mask else { return };
-        let answer = words::answer(word, mask, &**front);
+        let answer = words::answer(word, mask, client.address, &**front);
         // At one go: clients read it so.
         let answered = async {
             writer.write_all(answer.as_bytes()).await?;

@@ -59,6 +59,10 @@ pub(crate) struct Facts {
     pub(crate) now_ms: u64,
     pub(crate) zxid: u64,
     pub(crate) latency_ms: MinAvgMax,
+    /// The average with its fractions.
+    pub(crate) latency_avg_ms: f64,
+    /// Bytes of replies.
+    pub(crate) reply_bytes: Sizes,
     pub(crate) received: u64,
     pub(crate) sent: u64,
     /// Requests that aren't answered.
@@ -71,6 +75,8 @@ pub(crate) struct Facts {
     pub(crate) local_sessions: u64,
     pub(crate) watches: u64,
     pub(crate) authentications_failed: u64,
+    /// TLS handshakes under way.
+    pub(crate) handshakes: u64,
     /// Where this server listens, for clients as they are and with TLS.
     pub(crate) client_port: Option<u16>,
     pub(crate) secure_client_port: Option<u16>,
@@ -86,6 +92,29 @@ pub(crate) struct MinAvgMax {
     pub(crate) min: u64,
     pub(crate) avg: u64,
     pub(crate) max: u64,
+}
+
+/// How many bytes; -1 where there was nothing yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) last: i64,
+    pub(crate) min: i64,
+    pub(crate) max: i64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { last: -1, min: -1, max: -1 }
+    }
+}
+
+impl Sizes {
+    pub(super) fn add(&mut self, bytes: usize) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.last = bytes;
+        self.max = self.max.max(bytes);
+        self.min = if self.min < 0 { bytes } else { self.min.min(bytes) };
+    }
 }
 
 /// One connection.
@@ -180,7 +209,7 @@ pub(super) fn short_name(op: Option<OpCode>) -> &'static str {
 }
 
 /// `mntr`'s figures without their prefix, in order; the same go to `/commands/monitor`.
-pub(super) fn monitored(facts: &Facts, files: (u64, u64)) -> Vec<(&'static str, u64)> {
+pub(super) fn monitored(facts: &Facts, files: (u64, u64)) -> Vec<(&'static str, i64)> {
     let mut figures = vec![
         ("avg_latency", facts.latency_ms.avg),
         ("max_latency", facts.latency_ms.max),
@@ -199,6 +228,9 @@ pub(super) fn monitored(facts: &Facts, files: (u64, u64)) -> Vec<(&'static str, 
         ("global_sessions", facts.sessions),
         ("local_sessions", facts.local_sessions),
         ("auth_failed_count", facts.authentications_failed),
+        // Whoever finds no room is turned away before it is a connection; nobody by chance.
+        ("connection_drop_probability", 0),
+        ("outstanding_tls_handshake", facts.handshakes),
     ];
     if facts.mode == Some(Mode::Leader) {
         let others = u64::from(facts.voters_reached.saturating_sub(1));
@@ -215,7 +247,15 @@ pub(super) fn monitored(facts: &Facts, files: (u64, u64)) -> Vec<(&'static str, 
     if facts.voters > 1 {
         figures.push(("quorum_size", facts.voters.into()));
     }
-    figures
+    let signed = |figure| i64::try_from(figure).unwrap_or(i64::MAX);
+    let counted = figures.into_iter().map(|(name, figure)| (name, signed(figure)));
+    let Sizes { last, min, max } = facts.reply_bytes;
+    let sizes = [
+        ("last_client_response_size", last),
+        ("max_client_response_size", max),
+        ("min_client_response_size", min),
+    ];
+    counted.chain(sizes).collect()
 }
 
 pub(super) fn millis(duration: Duration) -> u64 {
@@ -308,6 +348,8 @@ pub(super) mod testing {
             now_ms: 1_700_000_000_000,
             zxid: 0x1f,
             latency_ms: MinAvgMax { min: 0, avg: 2, max: 31 },
+            latency_avg_ms: 2.25,
+            reply_bytes: Sizes { last: 20, min: 16, max: 900 },
             received: 101,
             sent: 102,
             outstanding: 3,
@@ -319,6 +361,7 @@ pub(super) mod testing {
             local_sessions: 0,
             watches: 3,
             authentications_failed: 0,
+            handshakes: 0,
             client_port: Some(2_181),
             secure_client_port: None,
             data_dir: "/var/lib/lockkeeper".to_owned(),

@@ -19,7 +19,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::facts::{Source, monitored};
+use super::facts::{Sizes, Source, monitored};
 use crate::histogram::Histogram;
 use crate::limits::CLASSES_MAX;
 
@@ -38,6 +38,9 @@ pub(crate) struct Figures {
     received: AtomicU64,
     sent: AtomicU64,
     authentications_failed: AtomicU64,
+    /// TLS handshakes under way.
+    handshakes: AtomicU64,
+    reply_bytes: Mutex<Sizes>,
     /// Notifications by the first part of their paths.
     notifications: Mutex<BTreeMap<Box<str>, u64>>,
     /// One for each operation, in the order of [`OpCode::ALL`], and one for those unknown.
@@ -52,6 +55,8 @@ impl Default for Figures {
             received: AtomicU64::default(),
             sent: AtomicU64::default(),
             authentications_failed: AtomicU64::default(),
+            handshakes: AtomicU64::default(),
+            reply_bytes: Mutex::default(),
             notifications: Mutex::default(),
             operations: operations.take(OpCode::ALL.len() + 1).collect(),
         }
@@ -83,6 +88,26 @@ impl Figures {
     pub(super) fn reset_traffic(&self) {
         self.received.store(0, Ordering::Relaxed);
         self.sent.store(0, Ordering::Relaxed);
+        *self.reply_bytes.lock() = Sizes::default();
+    }
+
+    /// A reply of so many bytes was made, the four of its length not counted.
+    pub(super) fn replied(&self, bytes: usize) {
+        self.reply_bytes.lock().add(bytes);
+    }
+
+    pub(super) fn reply_bytes(&self) -> Sizes {
+        *self.reply_bytes.lock()
+    }
+
+    /// A TLS handshake begins, and is over when what is returned is dropped.
+    pub(super) fn shakes_hands(&self) -> Handshake<'_> {
+        self.handshakes.fetch_add(1, Ordering::Relaxed);
+        Handshake(self)
+    }
+
+    pub(super) fn handshakes(&self) -> u64 {
+        self.handshakes.load(Ordering::Relaxed)
     }
 
     /// Somebody's credentials were refused.
@@ -117,6 +142,15 @@ impl Figures {
         if let Some(histogram) = self.operations.get(at) {
             histogram.observe(took);
         }
+    }
+}
+
+/// A TLS handshake that is under way.
+pub(super) struct Handshake<'a>(&'a Figures);
+
+impl Drop for Handshake<'_> {
+    fn drop(&mut self) {
+        self.0.handshakes.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -211,7 +245,7 @@ impl Collected {
     }
 }
 
-fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: i64) -> fmt::Result {
     let gauge = ConstGauge::new(value);
     gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
 }

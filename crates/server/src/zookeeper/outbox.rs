@@ -582,6 +582,7 @@ impl State {
     fn run(&mut self, slot: Slot, machine: &StateMachine) {
         let Slot { xid, op, since, work } = slot;
         let zxid = machine.revision().0.cast_signed();
+        let before = self.output.len() + size_of::<i32>();
         match work {
             Work::Read { frame, ids } => {
                 self.slot_bytes = self.slot_bytes.saturating_sub(frame.len());
@@ -605,6 +606,7 @@ impl State {
             Work::Fails(err) => self.send(&ReplyHeader { xid, zxid, err }, &jute::Reply::Empty),
             Work::Write(_) => {}
         }
+        self.front.figures.replied(self.output.len().saturating_sub(before));
         self.replied(op, since, zxid);
     }
 

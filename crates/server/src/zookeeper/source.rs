@@ -80,6 +80,8 @@ impl Source for Front {
             now_ms: self.now_ms(),
             zxid,
             latency_ms: summary(&latency),
+            latency_avg_ms: average_ms(&latency),
+            reply_bytes: self.figures.reply_bytes(),
             received,
             sent,
             outstanding: views.iter().map(|view| view.queued as u64).sum(),
@@ -92,6 +94,7 @@ impl Source for Front {
             local_sessions: views.iter().filter(|view| view.is_local).count() as u64,
             watches: (watches.data + watches.child) as u64,
             authentications_failed: self.figures.authentications_failed(),
+            handshakes: self.figures.handshakes(),
             client_port: place.and_then(|place| place.client_port),
             secure_client_port: place.and_then(|place| place.secure_client_port),
             data_dir: place.map(|place| place.data_dir.clone()).unwrap_or_default(),
@@ -207,6 +210,13 @@ fn summary(latency: &Latency) -> MinAvgMax {
     let Latency { min, max, total, .. } = *latency;
     let avg: Duration = total / count;
     MinAvgMax { min: millis(min), avg: millis(avg), max: millis(max) }
+}
+
+/// With the four digits that ZooKeeper has.
+fn average_ms(latency: &Latency) -> f64 {
+    let count = u32::try_from(latency.count).unwrap_or(u32::MAX).max(1);
+    let micros = (latency.total / count).as_micros();
+    f64::from(u32::try_from(micros / 100).unwrap_or(u32::MAX)) / 10.0
 }
 
 /// Bytes of the files in a directory, which has directories in it, but not deep.

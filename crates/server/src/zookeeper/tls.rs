@@ -194,7 +194,10 @@ async fn serve(acceptor: Acceptor, front: ZooKeeper, handed_over: HandedOver) {
     let HandedOver { stream, address, admission } = handed_over;
     // A client that is gone already has no socket.
     let Ok(stream) = TcpStream::from_std(stream) else { return };
-    let stream = match timeout(ZOOKEEPER_HANDSHAKE_TIMEOUT, acceptor.0.accept(stream)).await {
+    let under_way = front.front.figures.shakes_hands();
+    let shaken = timeout(ZOOKEEPER_HANDSHAKE_TIMEOUT, acceptor.0.accept(stream)).await;
+    drop(under_way);
+    let stream = match shaken {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::info!(%address, %error, "no TLS with a client"),
         Err(_) => return tracing::debug!(%address, "a client's TLS handshake took too long"),

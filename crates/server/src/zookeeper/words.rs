@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use super::facts::{
     BUILT, ConnectionFacts, Facts, Mode, SessionFacts, Sessions, Source, VERSION, monitored,
@@ -107,9 +108,22 @@ impl Word {
     }
 }
 
-/// What is answered to a word. `mask` is what came behind a `stmk`.
-pub(super) fn answer(word: Word, mask: [u8; MASK_BYTES], source: &dyn Source) -> String {
-    let facts = source.facts();
+/// What is answered to a word, to whoever asks from this address. `mask` is what came behind a
+/// `stmk`.
+pub(super) fn answer(
+    word: Word,
+    mask: [u8; MASK_BYTES],
+    own: SocketAddr,
+    source: &dyn Source,
+) -> String {
+    let mut facts = source.facts();
+    // The one that asks is among them.
+    facts.connections += 1;
+    let connections = || {
+        let mut connections = source.connections();
+        connections.push(asking(own));
+        connections
+    };
     let settings = &facts.settings;
     if !settings.words.has(word, settings.read_only) {
         let name = word.name();
@@ -123,9 +137,9 @@ pub(super) fn answer(word: Word, mask: [u8; MASK_BYTES], source: &dyn Source) ->
         Word::Ruok => "imok".to_owned(),
         Word::Isro => isro(&facts).to_owned(),
         Word::Srvr => format!("{}{}", head(&facts), server(&facts)),
-        Word::Stat => stat(&facts, &source.connections()),
+        Word::Stat => stat(&facts, &connections()),
         Word::Mntr => mntr(&facts, source.files()),
-        Word::Cons => cons(&source.connections()),
+        Word::Cons => cons(&connections()),
         Word::Crst => {
             source.reset_connections();
             "Connection stats reset.\n".to_owned()
@@ -148,6 +162,12 @@ pub(super) fn answer(word: Word, mask: [u8; MASK_BYTES], source: &dyn Source) ->
         // There is no digest of the tree.
         Word::Hash => String::new(),
     }
+}
+
+/// A connection that has said one word.
+fn asking(address: SocketAddr) -> ConnectionFacts {
+    let (outstanding, received, sent) = (0, 1, 0);
+    ConnectionFacts { address, is_secure: false, outstanding, received, sent, session: None }
 }
 
 /// What everybody hears from a server that has no majority.
@@ -452,7 +472,8 @@ mod tests {
 
     fn ask(word: &str, source: &Fixed) -> String {
         let word = Word::of(word.as_bytes().try_into().unwrap()).unwrap();
-        answer(word, [0, 0, 0, 0, 0, 0, 1, 2], source)
+        let own = "127.0.0.1:40002".parse().unwrap();
+        answer(word, [0, 0, 0, 0, 0, 0, 1, 2], own, source)
     }
 
     #[test]
@@ -502,11 +523,12 @@ mod tests {
     fn the_server() {
         let mut source = open();
         let version = format!("Zookeeper version: {VERSION}, built on 11/29/2026 00:00 GMT\n");
-        let rest = "Latency min/avg/max: 0/2/31\nReceived: 101\nSent: 102\nConnections: 2\n\
+        let rest = "Latency min/avg/max: 0/2/31\nReceived: 101\nSent: 102\nConnections: 3\n\
                     Outstanding: 3\nZxid: 0x1f\nMode: standalone\nNode count: 5\n";
         assert_eq!(ask("srvr", &source), format!("{version}{rest}"));
         let clients = "Clients:\n /127.0.0.1:40000[0](queued=0,recved=0,sent=0)\n \
-                       /127.0.0.1:40001[1](queued=2,recved=14,sent=15)\n\n";
+                       /127.0.0.1:40001[1](queued=2,recved=14,sent=15)\n \
+                       /127.0.0.1:40002[0](queued=0,recved=1,sent=0)\n\n";
         assert_eq!(ask("stat", &source), format!("{version}{clients}{rest}"));
         source.0.mode = Some(Mode::Leader);
         let told = ask("srvr", &source);
@@ -518,7 +540,8 @@ mod tests {
         let expected = " /127.0.0.1:40000[0](queued=0,recved=0,sent=0)\n \
             /127.0.0.1:40001[1](queued=2,recved=14,sent=15,sid=0x1000000000000ab,lop=PING,\
             est=1700000000000,to=30000,lcxid=0xc,lzxid=0xffffffffffffffff,lresp=1700000000123,\
-            llat=1,minlat=0,avglat=1,maxlat=9)\n\n";
+            llat=1,minlat=0,avglat=1,maxlat=9)\n \
+            /127.0.0.1:40002[0](queued=0,recved=1,sent=0)\n\n";
         assert_eq!(ask("cons", &open()), expected);
         assert_eq!(ask("crst", &open()), "Connection stats reset.\n");
         assert_eq!(ask("srst", &open()), "Server stats reset.\n");
@@ -541,6 +564,8 @@ mod tests {
             "zk_followers\t2",
             "zk_quorum_size\t3",
             "zk_znode_count\t5",
+            "zk_max_client_response_size\t900",
+            "zk_outstanding_tls_handshake\t0",
         ] {
             assert!(told.lines().any(|it| it == line), "{line} in {told}");
         }

@@ -34,7 +34,7 @@ fn a_word_is_answered_and_the_connection_closed() {
     let told = ask(&server, b"srvr");
     assert!(told.starts_with("Zookeeper version: 3.9.5-lockkeeper-"), "{told}");
     assert!(told.contains("\nMode: standalone\nNode count: 6\n"), "{told}");
-    assert!(told.contains("\nConnections: 1\n"), "{told}");
+    assert!(told.contains("\nConnections: 2\n"), "{told}");
     let told = ask(&server, b"cons");
     assert!(told.contains(&format!(",sid={session},lop=EXIS,")), "{told}");
     let told = ask(&server, b"dump");
