@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::clock;
 use crate::dice::Dice;
 use crate::proxy::End;
-use crate::servers::{FOUNDERS, health, zookeeper_listener};
+use crate::servers::{FOUNDERS, health, status, zookeeper_listener};
 use crate::worker::{Worker, tell};
 use crate::world::World;
 
@@ -115,7 +115,10 @@ async fn trees(world: &World) -> Result<Vec<BTreeMap<String, Znode>>, String> {
             let process = world.servers.lock().process_state(id);
             let ready = timeout(LOOK, health(id, "/readyz")).await;
             let ready = ready.unwrap_or_else(|_| "no answer".to_owned());
-            return Err(format!("the tree of server {id} can't be read: {process}; {ready}"));
+            let own = status(id).await;
+            return Err(format!(
+                "the tree of server {id} can't be read: {process}; {ready}; {own:?}"
+            ));
         };
         trees.push(tree);
     }
