@@ -6,7 +6,7 @@
 //! leader drops what it has proposed already. So within a term every batch is proposed at most once
 //! and in order, and across terms `batcher.rs` says when it is safe to propose again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
@@ -32,6 +32,9 @@ const LINK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Questions of one peer that the leader works on at a time; more wait in the connection.
 const QUESTIONS_MAX: usize = 64;
+
+/// Refused batches of one run of a node that are remembered: more than it has in flight.
+const REFUSED_KEPT: u64 = 64;
 
 /// Sends what this node's clients want to wherever it belongs, for as long as the node lives.
 pub(crate) async fn run(inner: Arc<Inner>) {
@@ -260,20 +263,50 @@ pub(crate) struct Gate {
     term: u64,
     /// The highest number of each run of each node.
     newest: BTreeMap<(NodeId, u64), u64>,
+    /// The newest of those that were refused: the word of it may have been lost with its link.
+    refused: BTreeSet<(NodeId, u64, u64)>,
+}
+
+/// What becomes of a batch at the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passage {
+    New,
+    /// It was refused before: never proposed, and never will be in this term.
+    Refused,
+    /// It is proposed, or of a term that is over.
+    Known,
 }
 
 impl Gate {
     /// Whether a batch may be proposed in `term`: it never was, and the term isn't over.
-    fn admits(&mut self, term: u64, id: BatchId) -> bool {
+    fn admits(&mut self, term: u64, id: BatchId) -> Passage {
         if term > self.term {
-            *self = Self { term, newest: BTreeMap::new() };
+            *self = Self { term, ..Self::default() };
         }
         let newest = self.newest.entry((id.origin, id.incarnation)).or_default();
-        let is_new = term == self.term && id.number > *newest;
-        if is_new {
-            *newest = id.number;
+        if term != self.term {
+            return Passage::Known;
         }
-        is_new
+        if id.number > *newest {
+            *newest = id.number;
+            return Passage::New;
+        }
+        match self.refused.contains(&(id.origin, id.incarnation, id.number)) {
+            true => Passage::Refused,
+            false => Passage::Known,
+        }
+    }
+
+    /// A batch was refused in `term`.
+    fn refuse(&mut self, term: u64, id: BatchId) {
+        if term == self.term {
+            let oldest = id.number.saturating_sub(REFUSED_KEPT);
+            let of_run = |&(origin, incarnation, _): &(NodeId, u64, u64)| {
+                (origin, incarnation) == (id.origin, id.incarnation)
+            };
+            self.refused.retain(|batch| !of_run(batch) || batch.2 > oldest);
+            self.refused.insert((id.origin, id.incarnation, id.number));
+        }
     }
 }
 
@@ -376,12 +409,18 @@ async fn propose_for(
         .map(|view| view.id)
         .filter(|id| id.origin == origin)
         .ok_or_else(|| invalid("a batch can't be read, or is another node's"))?;
-    if !inner.gate.lock().admits(term, id) {
-        return Ok(());
+    match inner.gate.lock().admits(term, id) {
+        Passage::New => {}
+        Passage::Known => return Ok(()),
+        Passage::Refused => {
+            outbox.send(&FromLeader::Refused { number: id.number });
+            return Ok(());
+        }
     }
-    let outbox = Arc::clone(outbox);
+    let (outbox, gate) = (Arc::clone(outbox), Arc::clone(inner));
     let refused = move |reason| {
         if reason == ForwardReason::LeaseExpired {
+            gate.gate.lock().refuse(term, id);
             outbox.send(&FromLeader::Refused { number: id.number });
         }
     };
@@ -434,12 +473,16 @@ mod tests {
     fn a_batch_passes_once_a_term_and_none_after_a_later_one() {
         let mut gate = Gate::default();
         let id = |number| BatchId { origin: 2, incarnation: 9, number };
-        assert!(gate.admits(3, id(4)));
-        assert!(!gate.admits(3, id(4)), "a repeated one");
-        assert!(!gate.admits(3, id(3)), "one that was overtaken");
-        assert!(gate.admits(3, id(5)));
-        assert!(gate.admits(3, BatchId { incarnation: 10, ..id(1) }), "of another run");
-        assert!(!gate.admits(2, id(6)), "of a term that is over");
-        assert!(gate.admits(4, id(4)), "again in a new term");
+        assert_eq!(gate.admits(3, id(4)), Passage::New);
+        assert_eq!(gate.admits(3, id(4)), Passage::Known, "a repeated one");
+        assert_eq!(gate.admits(3, id(3)), Passage::Known, "one that was overtaken");
+        assert_eq!(gate.admits(3, id(5)), Passage::New);
+        gate.refuse(3, id(5));
+        assert_eq!(gate.admits(3, id(5)), Passage::Refused, "its refusal may have been lost");
+        assert_eq!(gate.admits(3, id(4)), Passage::Known);
+        assert_eq!(gate.admits(3, BatchId { incarnation: 10, ..id(1) }), Passage::New, "a new run");
+        assert_eq!(gate.admits(2, id(6)), Passage::Known, "of a term that is over");
+        assert_eq!(gate.admits(4, id(4)), Passage::New, "again in a new term");
+        assert_eq!(gate.admits(4, id(5)), Passage::New);
     }
 }
