@@ -26,6 +26,12 @@ give ZOOKEEPER_TTL_NODES extendedTypesEnabled
 give ZOOKEEPER_ENFORCE_QUOTA enforceQuota
 give ZOOKEEPER_SKIP_ACL skipACL
 give ZOOKEEPER_READ_ONLY readonlymode.enabled
+give ZOOKEEPER_RECONFIG reconfigEnabled
+# As zookeeper.sh has it, unless a test asks.
+set_to ZOOKEEPER_MAX_CLIENT_CONNECTIONS 0
+give ZOOKEEPER_MAX_CLIENT_CONNECTIONS maxClientCnxns
+give ZOOKEEPER_X509_SUPER X509AuthenticationProvider.superUser
+give ZOOKEEPER_SASL_SUPER superUser
 give ZOOKEEPER_MAX_BUFFER jute.maxbuffer
 interval=$(asked znode.container.checkIntervalMs)
 [ -z "$interval" ] || set_to ZOOKEEPER_CONTAINER_CHECK_INTERVAL "${interval}ms"
@@ -37,26 +43,42 @@ if [ "${LOCKKEEPER_ZOOKEEPER_REQUIRE_AUTH:-}" = sasl ] && [ -z "${SRV_JAAS:-}" ]
   echo 'Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_nobody="'$RANDOM$RANDOM'"; };' > "$SRV_JAAS"
 fi
 [ -z "${SRV_JAAS:-}" ] || set_to ZOOKEEPER_JAAS "$SRV_JAAS"
-for key in reconfigEnabled localSessionsEnabled; do
-  [ -z "$(asked $key)" ] || echo "asked in vain: $key=$(asked $key)" >&2
-done
+[ -z "$(asked localSessionsEnabled)" ] || echo "asked in vain: localSessionsEnabled=$(asked localSessionsEnabled)" >&2
 
-# The peers' ports: what ZooKeeper would use for its quorum. A client port may stand behind a ';'.
-members= own= clients=
+# The peers' ports: what ZooKeeper would use for its quorum. A client port may stand behind a ';'. The ports for
+# ZooKeeper's elections, which we have no use for, are those of our own clients: so a server that joins finds
+# whom to ask. One that calls itself an observer follows the others, as ZooKeeper's does, whether or not they list it.
+members= own= native= role= asked_of=
 while IFS= read -r line; do
   id=$(sed -n 's/^server\.\([0-9]*\)=.*/\1/p' <<<"$line")
   [ -n "$id" ] || continue
   address=$(sed 's/^[^=]*=\([^:]*\):\([0-9]*\):.*/\1:\2/' <<<"$line")
   address=127.0.0.1:${address##*:}
-  members=${members:+$members,}$id=$address
-  if [ "$id" = "${SRV_ID:-1}" ]; then
-    own=$address
+  admin=127.0.0.1:$(sed 's/^[^=]*=[^:]*:[0-9]*:\([0-9]*\).*/\1/' <<<"$line")
+  case $line in *:observer*) ;; *) members=${members:+$members,}$id=$address;; esac
+  if [ "$id" != "${SRV_ID:-1}" ]; then
+    asked_of=${asked_of:-$admin}
+  else
+    own=$address native=$admin
+    case $line in *:observer*) role=observer;; esac
     case $line in *';'*) SRV_PORT=${line##*[;:]};; esac
   fi
 done <<<"${SRV_PEERS:-}"
-set_to LISTEN "127.0.0.1:${SRV_HTTP:-0}"
+set_to LISTEN "${SRV_HTTP:+127.0.0.1:$SRV_HTTP}"
+[ -n "${SRV_HTTP:-}" ] || set_to LISTEN "${native:-127.0.0.1:0}"
 set_to LISTEN_PEER "${own:-127.0.0.1:0}"
-[ "$(grep -c . <<<"${members//,/$'\n'}")" -gt 1 ] && set_to CLUSTER "$members"
+if [ "$role" = observer ] && [ -n "$asked_of" ]; then
+  set_to JOIN true
+  (
+    for key in $(compgen -e LOCKKEEPER_); do [ "$key" = LOCKKEEPER_BIN ] || unset "$key"; done
+    until "$LOCKKEEPER_BIN" --url "lockkeeper://$asked_of" cluster add "$SRV_ID=$own" --learner; do
+      kill -0 $$ || exit
+      sleep 0.2
+    done
+  ) &
+elif [ "$(grep -c . <<<"${members//,/$'\n'}")" -gt 1 ]; then
+  set_to CLUSTER "$members"
+fi
 [ -n "${SRV_PORT:-}" ] && set_to ZOOKEEPER_LISTEN "127.0.0.1:$SRV_PORT"
 if [ -n "${SRV_TLS_PORT:-}" ]; then
   set_to ZOOKEEPER_TLS_LISTEN "127.0.0.1:$SRV_TLS_PORT"

@@ -28,7 +28,11 @@ pub(crate) async fn run(global: &Global, command: ClusterCommand) -> Result<u8, 
                 members(&cluster)?;
             }
         },
-        ClusterCommand::Add { member: (id, address) } => {
+        ClusterCommand::Add { member: (id, address), learner: true } => {
+            admin.add_learner(id, &address).await?;
+            output::line(format!("server {id} at {address} follows, without a vote"))?;
+        }
+        ClusterCommand::Add { member: (id, address), learner: false } => {
             admin.add_member(id, &address).await?;
             output::line(format!("server {id} at {address} is a member, and votes"))?;
         }

@@ -374,6 +374,9 @@ pub(crate) enum ClusterCommand {
         /// Its id, and where its peers reach it
         #[arg(value_name = "ID=HOST:PORT", value_parser = member)]
         member: (u64, String),
+        /// Let it follow without a vote: it serves clients, and counts for no majority
+        #[arg(long)]
+        learner: bool,
     },
     /// Remove a server; its id is never used again
     Remove {

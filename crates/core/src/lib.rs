@@ -41,7 +41,7 @@ pub use name::check_lock_name;
 pub use reply::{Refusal, Reply};
 pub use session::Owner;
 pub use tree::{
-    AclRef, IdRef, NodeAcl, NodeChange, NodeKind, NodeView, Stat, Tree, TreeError, TreeOp,
-    TreeReply, check_znode_path, perms, sequence_number,
+    AclRef, ENSEMBLE_PATH, IdRef, Listed, Listing, NodeAcl, NodeChange, NodeKind, NodeView, Stat,
+    Tree, TreeError, TreeOp, TreeReply, check_znode_path, list_members, perms, sequence_number,
 };
 pub use view::{Counts, HoldView, Lease, LockView, SessionView, WaiterView};

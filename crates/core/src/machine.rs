@@ -20,19 +20,19 @@ use crate::session::{Handle, Live, Place, Session, check_ttl};
 use crate::shards::Shards;
 use crate::tree::{Asker, Writer};
 use crate::{
-    ClusterId, Command, EndReason, Event, HOLDS_PER_LOCK_MAX, Limit, LockName, LossReason, Mode,
-    NodeKind, Number, OwnerRef, PERMITS_MAX, PURPOSE_BYTES_MAX, Refusal, Reply, Request, Revision,
-    SESSIONS_MAX, Secret, SessionId, Stamp, Token, Tree, TreeError, TreeOp, WAITERS_PER_LOCK_MAX,
-    check_lock_name,
+    ClusterId, Command, ENSEMBLE_PATH, EndReason, Event, HOLDS_PER_LOCK_MAX, Limit, Listed,
+    LockName, LossReason, Mode, NodeKind, Number, OwnerRef, PERMITS_MAX, PURPOSE_BYTES_MAX,
+    Refusal, Reply, Request, Revision, SESSIONS_MAX, Secret, SessionId, Stamp, Token, Tree,
+    TreeError, TreeOp, WAITERS_PER_LOCK_MAX, check_lock_name, list_members,
 };
 
 /// The whole replicated state: every session, every lock that somebody holds or waits for, and the
 /// tree.
 ///
 /// There are three kinds of method. [`StateMachine::apply`] changes the state, and nothing else
-/// does. *Queries* (`lock`, `locks`, `session`, `lease`, `counts` …) look at it. The *snapshot*
-/// methods ([`StateMachine::write_snapshot`], [`StateMachine::read_snapshot`],
-/// [`StateMachine::restored`]) turn it into bytes and back.
+/// does, but for [`StateMachine::set_members`]. *Queries* (`lock`, `locks`, `session`, `lease`,
+/// `counts` …) look at it. The *snapshot* methods ([`StateMachine::write_snapshot`],
+/// [`StateMachine::read_snapshot`], [`StateMachine::restored`]) turn it into bytes and back.
 ///
 /// Cloning it costs some 5,000 reference counts, however large it is, and freezes it: the clone
 /// shares all with the original until that is written, one shard at a time.
@@ -61,7 +61,7 @@ pub(crate) type Locks = Shards<LockName, Lock, 4_096>;
 type Outcome = Result<Reply, Refusal>;
 
 impl StateMachine {
-    /// Applies one command of the log: the only way in which the state changes.
+    /// Applies one command of the log: the way in which the state changes.
     ///
     /// Events are appended to `events` in the order in which they happened. Costs the logarithm
     /// of the state's size, and linear time for what a command ends or grants besides its own.
@@ -102,6 +102,24 @@ impl StateMachine {
             }
         };
         outcome.unwrap_or_else(Reply::Refused)
+    }
+
+    /// Shows ZooKeeper's clients other members: what an entry of Raft's own does to the state. It
+    /// takes a revision as a command does, unless it shows nothing new.
+    pub fn set_members(&mut self, members: &[Listed<'_>], events: &mut Vec<Event>) {
+        let lines = list_members(members);
+        let shown = self.tree.node(ENSEMBLE_PATH).and_then(|node| node.data).unwrap_or_default();
+        let is_same = match shown.strip_prefix(lines.as_bytes()) {
+            Some(rest) if !lines.is_empty() => rest.starts_with(b"version="),
+            Some(rest) => rest.is_empty(),
+            None => false,
+        };
+        if is_same {
+            return;
+        }
+        self.revision.0 += 1;
+        let entry = &mut Entry { at: self.stamp, events, has_granted: false };
+        self.tree_writer(entry).set_members(&lines);
     }
 
     // ------------------------------------------------------------------------- numbered requests

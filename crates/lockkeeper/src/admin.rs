@@ -179,8 +179,22 @@ impl<'a> Admin<'a> {
     ///
     /// [`Error::Refused`] with [`RefusedCode::Membership`]; [`Error::Unknown`].
     pub async fn add_member(&self, node: u64, peer_address: &str) -> Result<(), Error> {
+        self.add(node, peer_address, false).await
+    }
+
+    /// Adds such a server as one that follows without a vote; returns when it has caught up.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] with [`RefusedCode::Membership`]; [`Error::Unknown`].
+    pub async fn add_learner(&self, node: u64, peer_address: &str) -> Result<(), Error> {
+        self.add(node, peer_address, true).await
+    }
+
+    async fn add(&self, node: u64, peer_address: &str, learner: bool) -> Result<(), Error> {
         let peer_address = peer_address.to_owned();
-        self.change(request::Body::AddMember(native::AddMember { node, peer_address })).await
+        let add = native::AddMember { node, peer_address, learner };
+        self.change(request::Body::AddMember(add)).await
     }
 
     /// Removes a server. A leader hands over first.

@@ -80,6 +80,10 @@ impl Applier {
             }
             EntryPayload::Membership(members) => {
                 replica.membership = StoredMembership::new(Some(id), members.clone());
+                // Half of a change is shown to nobody.
+                if members.get_joint_config().len() == 1 {
+                    events = replica.show_members(&inner.surroundings());
+                }
             }
         }
         replica.advance(id);

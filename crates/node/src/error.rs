@@ -134,6 +134,27 @@ pub enum MembershipError {
     },
 }
 
+/// Why the members weren't changed all at once.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReconfigureError {
+    /// The members aren't those any more to which the change was to be made. Nothing happened;
+    /// whoever looks at them anew may try again.
+    #[error("the members have changed meanwhile")]
+    Moved,
+    /// Another change is under way. Nothing happened; it may be tried again.
+    #[error("another change of the members is under way")]
+    InProgress,
+    /// Too few of those who would vote can be reached. Nothing happened.
+    #[error("too few of those who would vote can be reached and have caught up with the log")]
+    NoQuorum,
+    /// The change makes no sense: it says why. Nothing happened.
+    #[error("{0}")]
+    Refused(String),
+    /// It may have been made, and may still be.
+    #[error("the outcome of the change is unknown")]
+    Unknown,
+}
+
 /// Why there is no leader: the operator looks after the missing voters, or waits a moment.
 fn without_leader(reached: u32, of: u32) -> String {
     // Rounded down, so that a majority is more than it.

@@ -459,9 +459,10 @@ async fn answer(inner: &Arc<Inner>, question: Question) -> Answer {
         }
         Question::AddMember { .. }
         | Question::RemoveMember { .. }
-        | Question::TransferLeadership { .. } => {
-            Answer::Change(membership::change(inner, question).await)
-        }
+        | Question::TransferLeadership { .. }
+        | Question::Reconfigure { .. }
+        | Question::List { .. }
+        | Question::AddLearner { .. } => Answer::Change(membership::change(inner, question).await),
     }
 }
 

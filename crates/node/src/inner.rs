@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -71,6 +71,8 @@ pub(crate) struct Inner {
     pub(crate) leader_changes: AtomicU64,
     /// Until then this node neither votes nor stands: a restart forgets what it promised a leader.
     pub(crate) quiet_until: OnceLock<Monotonic>,
+    /// As the leader: held while the members are changed all at once, or shown otherwise.
+    pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
     /// A snapshot is being received.
     pub(crate) receiving: tokio::sync::Mutex<()>,
     /// Set once, right after the start; everything that uses them runs later.

@@ -6,12 +6,14 @@
 //!
 //! **Invariant.** Nothing is answered before it is committed; openraft's types don't leave.
 
+mod address;
 mod applier;
 mod batcher;
 mod blocking;
 mod codec;
 mod config;
 mod deadlines;
+mod ensemble;
 mod entry;
 mod env;
 mod error;
@@ -42,12 +44,14 @@ mod system;
 mod watch;
 mod watchdog;
 
+pub use address::EnsembleMember;
 pub use config::{Member, NodeConfig, NodeId, Start, Timers};
+pub use ensemble::Ensemble;
 pub use env::{
     Applied, BoxFuture, Clock, DirectoryGuard, Disk, DiskFile, DiskStep, Environment, Monotonic,
     Observer, PeerStream, Random, Threads, Transport, TransportListener,
 };
-pub use error::{Fault, MembershipError, StartError, Unavailable};
+pub use error::{Fault, MembershipError, ReconfigureError, StartError, Unavailable};
 pub use node::{Attached, LeaseMargins, MemberStatus, NodeHandle, Sink, Status, WatchId};
 pub use restore::restore;
 pub use serving::Serving;

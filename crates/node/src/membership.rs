@@ -15,10 +15,10 @@ use crate::inner::{Inner, Route};
 use crate::peer::handshake::{self, Purpose};
 use crate::peer::message::{Answer, Question, Trouble};
 use crate::raft::Types;
-use crate::{MembershipError, NodeId};
+use crate::{MembershipError, NodeId, Unavailable, address, ensemble};
 
 /// How long a new member may take to catch up, and any change to be made.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a successor may take to lead.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,14 +28,19 @@ pub(crate) fn address(inner: &Inner, node: NodeId) -> Option<String> {
     let metrics = inner.raft().server_metrics();
     let metrics = metrics.borrow_watched();
     let node = metrics.membership_config.membership().get_node(&node);
-    node.map(|node| node.addr.clone())
+    node.map(|node| address::peer(node).to_owned())
 }
 
 /// Has the leader make a change, whoever it is, and waits until it is made.
-pub(crate) async fn ask(
+pub(crate) async fn ask(inner: &Arc<Inner>, question: Question) -> Result<NodeId, MembershipError> {
+    ask_for(inner, question).await?.map_err(MembershipError::from)
+}
+
+/// The same, with the leader's own words if it refuses.
+pub(crate) async fn ask_for(
     inner: &Arc<Inner>,
     mut question: Question,
-) -> Result<NodeId, MembershipError> {
+) -> Result<Result<NodeId, Trouble>, Unavailable> {
     let patience = inner.patience();
     let asking = async {
         let mut route = inner.route.subscribe();
@@ -44,25 +49,27 @@ pub(crate) async fn ask(
             let known = timeout(patience, route.wait_for(|route| *route != Route::Nowhere));
             let is_known = known.await.is_ok();
             if !is_known {
-                return Err(MembershipError::Unavailable(inner.no_quorum()));
+                return Err(inner.no_quorum());
             }
             match ask_leader(inner, question.clone()).await {
-                Some(Answer::Change(Some(done))) => return done.map_err(MembershipError::from),
+                Some(Answer::Change(Some(done))) => return Ok(done),
                 // It leads no longer, or never heard the question: the next leader is asked.
                 Some(Answer::Change(None)) | None => {
-                    if let Question::RemoveMember { again, .. } = &mut question {
+                    if let Question::RemoveMember { again, .. }
+                    | Question::Reconfigure { again, .. } = &mut question
+                    {
                         *again = true;
                     }
                     tokio::time::sleep(inner.config.timers.heartbeat).await;
                 }
                 Some(Answer::ReadIndex(_) | Answer::Leases(_)) => {
-                    return Err(MembershipError::Refused("the leader's answer is strange".into()));
+                    return Ok(Err(Trouble::Refused("the leader's answer is strange".into())));
                 }
             }
         }
     };
     let asked = timeout(CHANGE_TIMEOUT, asking).await;
-    asked.unwrap_or_else(|_| Err(MembershipError::Unavailable(inner.no_quorum())))
+    asked.unwrap_or_else(|_| Err(inner.no_quorum()))
 }
 
 /// The wish that whoever leads now hands over.
@@ -77,7 +84,8 @@ pub(crate) async fn change(
 ) -> Option<Result<NodeId, Trouble>> {
     let leading = inner.leading()?;
     match question {
-        Question::AddMember { id, peer_address } => add(inner, id, peer_address).await,
+        Question::AddMember { id, peer_address } => add(inner, id, peer_address, true).await,
+        Question::AddLearner { id, peer_address } => add(inner, id, peer_address, false).await,
         Question::RemoveMember { id, again } => remove(inner, id, again).await,
         Question::TransferLeadership { to, term }
             if leading > term && to.is_none_or(|to| to == inner.config.id) =>
@@ -85,32 +93,37 @@ pub(crate) async fn change(
             Some(Ok(inner.config.id))
         }
         Question::TransferLeadership { to, .. } => Some(transfer(inner, to).await),
+        Question::Reconfigure { base, members, again } => {
+            ensemble::reconfigure(inner, base, members, again).await
+        }
+        Question::List { id, listing } => ensemble::list(inner, id, &listing).await,
         Question::ReadIndex | Question::Leases(_) => None,
     }
 }
 
-type Change = Option<Result<NodeId, Trouble>>;
+/// `None` is for the next leader to be asked.
+pub(crate) type Change = Option<Result<NodeId, Trouble>>;
 
 fn refused(why: impl Into<String>) -> Change {
     Some(Err(Trouble::Refused(why.into())))
 }
 
-async fn add(inner: &Arc<Inner>, id: NodeId, address: String) -> Change {
+async fn add(inner: &Arc<Inner>, id: NodeId, address: String, votes: bool) -> Change {
     let (voters, known) = {
         let metrics = inner.raft().server_metrics();
         let metrics = metrics.borrow_watched();
         let members = metrics.membership_config.membership();
         let voters: BTreeSet<NodeId> = members.voter_ids().collect();
-        (voters, members.get_node(&id).map(|node| node.addr.clone()))
+        (voters, members.get_node(&id).cloned())
     };
     if id == 0 {
         return refused("a node's id is 1 or more");
     }
-    match known {
+    match known.as_ref().map(address::peer) {
         Some(known) if known != address => {
             return refused(format!("node {id} is a member already, at {known}"));
         }
-        Some(_) if voters.contains(&id) => return Some(Ok(id)),
+        Some(_) if voters.contains(&id) || !votes => return Some(Ok(id)),
         Some(_) | None => {}
     }
     if let Err(error) = handshake::connect(inner, id, &address, Purpose::Probe).await {
@@ -119,7 +132,8 @@ async fn add(inner: &Arc<Inner>, id: NodeId, address: String) -> Change {
     }
     // Blocks until the learner has caught up, so that the new voter's acknowledgements count at
     // once and the cluster is never slower for it.
-    let learner = inner.raft().add_learner(id, BasicNode::new(&address), true);
+    let node = known.unwrap_or_else(|| BasicNode::new(&address));
+    let learner = inner.raft().add_learner(id, node, true);
     let learned = match timeout(CHANGE_TIMEOUT / 2, learner).await {
         Ok(learned) => learned.map(|_| ()),
         Err(_) => {
@@ -129,6 +143,9 @@ async fn add(inner: &Arc<Inner>, id: NodeId, address: String) -> Change {
     };
     if let Err(error) = learned {
         return outcome(inner, error);
+    }
+    if !votes {
+        return Some(Ok(id));
     }
     let voter = ChangeMembers::AddVoterIds(BTreeSet::from([id]));
     match inner.raft().change_membership(voter, true).await {
@@ -175,10 +192,10 @@ async fn remove(inner: &Arc<Inner>, id: NodeId, again: bool) -> Change {
 }
 
 /// Hands leadership over, and waits until somebody else leads.
-async fn transfer(inner: &Arc<Inner>, to: Option<NodeId>) -> Result<NodeId, Trouble> {
+pub(crate) async fn transfer(inner: &Arc<Inner>, to: Option<NodeId>) -> Result<NodeId, Trouble> {
     let to = match to {
         Some(to) => to,
-        None => successor(inner).ok_or_else(|| {
+        None => successor(inner, |_| true).ok_or_else(|| {
             Trouble::Refused("no other voter has caught up with the log".to_owned())
         })?,
     };
@@ -209,8 +226,8 @@ async fn transfer(inner: &Arc<Inner>, to: Option<NodeId>) -> Result<NodeId, Trou
     timeout(TRANSFER_TIMEOUT, taken_over).await.map_err(|_| failed())
 }
 
-/// The voter that is heard and has most of the log.
-fn successor(inner: &Inner) -> Option<NodeId> {
+/// The voter of these that is heard and has most of the log.
+pub(crate) fn successor(inner: &Inner, is_fit: impl Fn(NodeId) -> bool) -> Option<NodeId> {
     let metrics = inner.raft().metrics();
     let metrics = metrics.borrow_watched();
     let matched: BTreeMap<NodeId, u64> = metrics
@@ -221,7 +238,7 @@ fn successor(inner: &Inner) -> Option<NodeId> {
         .collect();
     let members = metrics.membership_config.membership();
     let candidates = members.voter_ids().filter(|&voter| voter != inner.config.id);
-    let heard = candidates.filter(|&voter| inner.is_heard(voter));
+    let heard = candidates.filter(|&voter| inner.is_heard(voter) && is_fit(voter));
     heard.max_by_key(|voter| matched.get(voter).copied())
 }
 

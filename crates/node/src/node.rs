@@ -9,16 +9,18 @@ use lockkeeper_core::{
     Command, Event, Refusal, Reply, Secret, SessionId, SessionView, Stamp, StateMachine,
 };
 use openraft::async_runtime::WatchReceiver;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::ensemble::OwnListing;
 use crate::forward::ask_leader;
 use crate::inner::Inner;
 use crate::peer::message::{Answer, Question};
 use crate::snapshot::write_image;
 use crate::{
-    Environment, Fault, Member, MembershipError, NodeConfig, NodeId, Serving, StartError,
-    Unavailable, membership, space, start,
+    Ensemble, EnsembleMember, Environment, Fault, Member, MembershipError, NodeConfig, NodeId,
+    ReconfigureError, Serving, StartError, Unavailable, address, ensemble, membership, space,
+    start,
 };
 
 /// One replica. Cheap to clone; usable from any thread.
@@ -223,6 +225,53 @@ impl NodeHandle {
         membership::ask(&self.inner, member.into()).await.map(|_| ())
     }
 
+    /// Adds such a node as one that follows without a vote: it serves reads, and passes on what
+    /// its clients write.
+    ///
+    /// # Errors
+    ///
+    /// [`MembershipError`].
+    pub async fn add_learner(&self, member: Member) -> Result<(), MembershipError> {
+        let Member { id, peer_address } = member;
+        let question = Question::AddLearner { id, peer_address };
+        membership::ask(&self.inner, question).await.map(|_| ())
+    }
+
+    /// The members, and since when they are shown to ZooKeeper's clients, as this node has applied
+    /// it.
+    #[must_use]
+    pub fn ensemble(&self) -> Ensemble {
+        ensemble::applied(&self.inner)
+    }
+
+    /// Makes these the members, all at once, if those that are shown since the revision `base` are
+    /// still there. Who votes, and can be reached, catches up with the log before. Any node may be
+    /// asked. Dropping the future doesn't stop what has begun.
+    ///
+    /// # Errors
+    ///
+    /// [`ReconfigureError`].
+    pub async fn reconfigure(
+        &self,
+        base: u64,
+        members: Vec<EnsembleMember>,
+    ) -> Result<(), ReconfigureError> {
+        let (done, told) = oneshot::channel();
+        let inner = Arc::clone(&self.inner);
+        self.inner.spawn(async move {
+            // Whoever asked may have given up waiting.
+            let _ = done.send(ensemble::ask(&inner, base, &members).await);
+        });
+        told.await.unwrap_or(Err(ReconfigureError::Unknown))
+    }
+
+    /// Has ZooKeeper's clients shown that this node serves them at `client`, once it is a voter;
+    /// if `even_alone`, also while there is nobody else. To be called once, on the node's runtime.
+    pub fn keep_listed(&self, client: String, even_alone: bool) {
+        let own = OwnListing { client, even_alone };
+        self.inner.spawn(ensemble::keep_listed(Arc::clone(&self.inner), own));
+    }
+
     /// Removes a member. A leader that is removed hands over first. Any node may be asked.
     ///
     /// # Errors
@@ -333,7 +382,7 @@ fn status(inner: &Inner) -> Status {
     let members = raft.membership_config.membership();
     let voter_ids: BTreeSet<NodeId> = members.voter_ids().collect();
     let members = members.nodes().map(|(&id, node)| MemberStatus {
-        member: Member { id, peer_address: node.addr.clone() },
+        member: Member { id, peer_address: address::peer(node).to_owned() },
         is_voter: voter_ids.contains(&id),
         heard_ms_ago: heard
             .get(&id)

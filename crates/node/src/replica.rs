@@ -13,7 +13,7 @@ use crate::deadlines::Deadlines;
 use crate::entry;
 use crate::raft::{LogId, StoredMembership};
 use crate::watch::{Listeners, Told};
-use crate::{Fault, Monotonic, Sink, Unavailable};
+use crate::{EnsembleMember, Fault, Monotonic, Sink, Unavailable, address};
 
 /// The state, and who is told of its changes. Locked for one entry at a time, and by queries.
 #[derive(Default)]
@@ -88,6 +88,28 @@ impl Replica {
         }
         told.flush();
         Ok(observed)
+    }
+
+    /// The members are others: whoever looks at them through ZooKeeper's eyes is told, if that
+    /// shows. Returns all events if it is observed, and else none.
+    pub(crate) fn show_members(&mut self, around: &Surroundings<'_>) -> Vec<Event> {
+        let Self { state, listeners, told, membership, .. } = self;
+        let members = address::members(membership.membership());
+        let members: Vec<_> = members.iter().map(EnsembleMember::listed).collect();
+        let mut events = Vec::new();
+        state.set_members(&members, &mut events);
+        if !events.is_empty() {
+            listeners.begin(None);
+            let now = state.stamp();
+            for event in &events {
+                listeners.tell(event, state, now, told);
+            }
+            told.flush();
+        }
+        if !around.is_observed {
+            events.clear();
+        }
+        events
     }
 
     /// An entry is in the state: whoever waits for it may go on.

@@ -59,7 +59,9 @@ pub fn restore(
     let members = Membership::new(vec![[config.id].into()], BTreeMap::from([(config.id, member)]))
         .map_err(|error| StartError::Config(error.to_string()))?;
     let meta = Meta::new(Some(last), &StoredMembership::new(Some(last), members));
-    let state = state.restored(cluster, !clients_are_stopped);
+    let mut state = state.restored(cluster, !clients_are_stopped);
+    // Of those who were shown as members, none is one here.
+    state.set_members(&[], &mut Vec::new());
     let store = SnapshotStore::new(snapshots.clone(), Arc::clone(&disk));
     disk.create_dir(&snapshots).map_err(failed)?;
     store.build(meta, &state).map_err(failed)?;

@@ -29,7 +29,8 @@ use crate::snapshot::SnapshotStore;
 use crate::space::Space;
 use crate::{
     DirectoryGuard, Environment, Fault, Member, Monotonic, NodeConfig, NodeId, Start, StartError,
-    Timers, TransportListener, deadlines, forward, living, membership, reads, runtime, serving,
+    Timers, TransportListener, deadlines, ensemble, forward, living, membership, reads, runtime,
+    serving,
     watchdog,
 };
 
@@ -170,6 +171,7 @@ fn open(
         is_stopping: AtomicBool::new(false),
         leader_changes: AtomicU64::new(0),
         quiet_until: OnceLock::new(),
+        changing: Arc::default(),
         receiving: tokio::sync::Mutex::new(()),
         raft: OnceLock::new(),
         peer_address: OnceLock::new(),
@@ -312,6 +314,7 @@ async fn greet_reigns(inner: Arc<Inner>) {
             inner.propose_own(term, &[Command::FoundCluster { cluster }], refused).await;
         }
         announce(&inner).await;
+        inner.spawn(ensemble::finish(Arc::clone(&inner), term));
     }
 }
 
@@ -322,6 +325,7 @@ async fn announce(inner: &Inner) {
     if membership::address(inner, id).is_none_or(|known| !known.is_empty()) {
         return;
     }
+    // What had no address for peers was shown to nobody either.
     let change = ChangeMembers::SetNodes(BTreeMap::from([(id, BasicNode::new(address))]));
     if let Err(error) = inner.raft().change_membership(change, true).await {
         tracing::warn!(%error, "this node's address could not be told to the members");

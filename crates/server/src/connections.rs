@@ -1,8 +1,11 @@
 //! The connections there are: counted, limited, and waited for.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The connections there are, and how many there may be.
@@ -18,6 +21,61 @@ pub(crate) struct Connections {
 #[derive(Debug)]
 pub(crate) struct Admission {
     connections: Arc<Connections>,
+    /// Its place among those of its address, where these are counted.
+    seat: Option<Seat>,
+}
+
+impl Admission {
+    /// Takes a place among those of an address, too.
+    pub(crate) fn with(mut self, seat: Seat) -> Self {
+        self.seat = Some(seat);
+        self
+    }
+}
+
+/// How many connections there are from each address, and may be.
+#[derive(Clone, Debug)]
+pub(crate) struct PerAddress {
+    /// 0: any number.
+    max: usize,
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+/// A place among the connections of an address, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    address: IpAddr,
+    of: PerAddress,
+}
+
+impl PerAddress {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { max, open: Arc::default() }
+    }
+
+    /// A place for one more from `address`, if there is room.
+    pub(crate) fn sit(&self, address: IpAddr) -> Option<Seat> {
+        let address = address.to_canonical();
+        let mut open = self.open.lock();
+        let count = open.entry(address).or_default();
+        if self.max > 0 && *count >= self.max {
+            return None;
+        }
+        *count += 1;
+        Some(Seat { address, of: self.clone() })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut open = self.of.open.lock();
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
 }
 
 impl Connections {
@@ -39,7 +97,7 @@ impl Connections {
         });
         let counter = if has_room { &self.admitted } else { &self.turned_away };
         counter.fetch_add(1, Ordering::Relaxed);
-        has_room.then(|| Admission { connections: Arc::clone(self) })
+        has_room.then(|| Admission { connections: Arc::clone(self), seat: None })
     }
 
     /// How many there may be.

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::config::{ConfigError, ServerConfig};
-use crate::connections::{Admission, Connections};
+use crate::connections::{Admission, Connections, PerAddress};
 use crate::limits::{FAREWELL_TIMEOUT, HANDOVER_TIMEOUT};
 use crate::metrics::Metrics;
 use crate::socket::{Listener, Protocol, Socket, prepare, protocol, read_some};
@@ -63,6 +63,8 @@ struct Front {
     handshake_timeout: Duration,
     accepting: watch::Sender<bool>,
     connections: Arc<Connections>,
+    /// Those of ZooKeeper's clients.
+    per_address: PerAddress,
     http: http::Door,
 }
 
@@ -93,9 +95,10 @@ impl Server {
         };
         let figures = Arc::clone(&native.figures);
         let unread = Arc::clone(&figures.unread);
+        let per_address = PerAddress::new(config.zookeeper.client_connections_max);
         let zookeeper = ZooKeeper::beside(node.clone(), config.zookeeper, random, unread);
         zookeeper.place(Place {
-            client_port: addresses.zookeeper.map(|address| address.port()),
+            client_address: addresses.zookeeper,
             secure_client_port: addresses.zookeeper_tls.map(|address| address.port()),
             data_dir: data_dir.display().to_string(),
             clock: Arc::clone(&clock),
@@ -118,6 +121,7 @@ impl Server {
             handshake_timeout: config.handshake_timeout,
             accepting: watch::Sender::new(true),
             connections,
+            per_address,
             http,
         });
         tracing::info!(node = front.native.node.status().id, %addresses, "serving clients");
@@ -359,13 +363,17 @@ async fn accept(listener: Listener, door: Door, front: Arc<Front>) {
                 (Some(admission), Door::Native) => {
                     tokio::spawn(greet(socket, admission, Arc::clone(&front)));
                 }
-                (Some(admission), Door::ZooKeeper) => {
-                    tokio::spawn(serve_zookeeper(socket, admission, Arc::clone(&front)));
+                (Some(admission), Door::ZooKeeper | Door::ZooKeeperTls) => {
+                    let Some(admission) = seat(&socket, admission, &front) else { continue };
+                    if door == Door::ZooKeeper {
+                        tokio::spawn(serve_zookeeper(socket, admission, Arc::clone(&front)));
+                    } else {
+                        hand_to_tls(socket, admission, &front);
+                    }
                 }
                 (None, Door::Native) => turn_away(socket, front.connections.max()),
                 // Its clients know no word for this.
                 (None, Door::ZooKeeper | Door::ZooKeeperTls) => drop(socket),
-                (Some(admission), Door::ZooKeeperTls) => hand_to_tls(socket, admission, &front),
             },
             Err(error) => {
                 tracing::warn!(%listener, %error, "a connection could not be accepted");
@@ -373,6 +381,21 @@ async fn accept(listener: Listener, door: Door, front: Arc<Front>) {
             }
         }
     }
+}
+
+/// A place for one more of ZooKeeper's clients from the same address. `None`: it is to be closed
+/// without a word, as ZooKeeper does.
+fn seat(socket: &Socket, admission: Admission, front: &Front) -> Option<Admission> {
+    let Socket::Tcp(_, address) = socket else { return Some(admission) };
+    let seat = front.per_address.sit(address.ip());
+    if seat.is_none() {
+        tracing::warn!(
+            %address,
+            "a ZooKeeper client has `zookeeper_max_client_connections` connections already: one \
+             more was closed"
+        );
+    }
+    seat.map(|seat| admission.with(seat))
 }
 
 /// Finds out what a new connection speaks, and gives it to the front end of that language.

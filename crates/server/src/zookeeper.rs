@@ -11,6 +11,7 @@
 //! - What became of a request is never guessed: if it can't be known, the connection is closed.
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use lockkeeper_node::{NodeHandle, Random, Sink};
@@ -35,6 +36,7 @@ mod metrics;
 mod names;
 mod outbox;
 mod reads;
+mod reconfig;
 mod requests;
 mod sasl;
 mod settings;
@@ -80,8 +82,8 @@ struct Front {
     hub: Arc<Hub>,
     /// The same, as the node knows it.
     hub_sink: Arc<dyn Sink>,
-    /// The content of the node that lists the members.
-    members: Mutex<Vec<u8>>,
+    /// There has been no majority for so long that who wants to may read without one.
+    is_reading_only: AtomicBool,
     stopping: watch::Sender<bool>,
     unread: Arc<Unread>,
     /// Of all requests together.
@@ -125,7 +127,7 @@ impl ZooKeeper {
             random,
             hub,
             hub_sink,
-            members: Mutex::default(),
+            is_reading_only: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
             unread,
             latency: Mutex::default(),
@@ -156,8 +158,11 @@ impl ZooKeeper {
         connection::serve(&self.front, stream, client, true).await;
     }
 
-    /// Says where it is, for operators.
+    /// Says where it is, for operators, and for those who ask any server for all of them.
     pub(crate) fn place(&self, place: Place) {
+        if let Some(client) = place.client_address {
+            self.front.node.keep_listed(client.to_string(), self.front.settings.reconfig);
+        }
         // It is said once.
         let _ = self.front.place.set(place);
     }

@@ -18,6 +18,7 @@
 
 mod acl;
 mod check;
+mod ensemble;
 mod line;
 mod node;
 mod path;
@@ -31,6 +32,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 pub use acl::{NodeAcl, perms};
+pub use ensemble::{ENSEMBLE_PATH, Listed, Listing, list_members};
 pub use line::sequence_number;
 pub(crate) use node::{Kind, Znode};
 pub use path::check_znode_path;
@@ -69,7 +71,7 @@ impl Default for Tree {
         let mut tree = Self::void();
         for path in FIXED {
             let mut node = Znode::fixed();
-            if path == "/zookeeper/config" {
+            if path == ENSEMBLE_PATH {
                 node.acl = NodeAcl::read_only();
                 node.aversion = -1;
             }

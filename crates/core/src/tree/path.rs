@@ -7,6 +7,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use super::ensemble::ENSEMBLE_PATH;
 use super::terms::TreeError;
 use crate::ZNODE_PATH_BYTES_MAX;
 
@@ -14,7 +15,7 @@ use crate::ZNODE_PATH_BYTES_MAX;
 pub(crate) const ROOT: &str = "/";
 
 /// What can't be deleted.
-pub(crate) const FIXED: [&str; 4] = [ROOT, "/zookeeper", "/zookeeper/quota", "/zookeeper/config"];
+pub(crate) const FIXED: [&str; 4] = [ROOT, "/zookeeper", "/zookeeper/quota", ENSEMBLE_PATH];
 
 /// A znode's path, and where in it the name begins.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Tree;
 use super::acl::{NodeAcl, perms};
+use super::ensemble::ENSEMBLE_PATH;
 use super::node::{Kind, Znode};
 use super::path::{FIXED, Key, Place, ROOT, check_znode_path};
 use super::quota::{self, Figures};
@@ -97,6 +98,28 @@ impl Writer<'_> {
         for path in paths {
             self.remove(Place::of(&path).expect("it is in the tree"), &mut undo);
         }
+    }
+
+    /// Puts the list of members into its znode, with its version behind it: the zxid of this very
+    /// change. An empty list has none.
+    pub(crate) fn set_members(&mut self, lines: &str) {
+        let place = Place::of(ENSEMBLE_PATH).expect("it has a slash");
+        let (zxid, at) = (self.zxid, self.at);
+        let data = match lines {
+            "" => String::new(),
+            lines => format!("{lines}version={:x}", zxid.0),
+        };
+        let mut undo = Undo { is_off: true, ..Undo::default() };
+        self.change(place, &mut undo, |node| {
+            node.data = Some(data.as_bytes().into());
+            // To ZooKeeper, the list's version is its zxid, and the znode's says nothing.
+            node.version = -1;
+            node.mzxid = zxid;
+            node.mtime = at;
+        });
+        let (key, node) = self.tree.nodes.get(place.order()).expect("it is always there");
+        let (path, node) = (key.path().clone(), Arc::clone(node));
+        self.tell(&path, NodeChange::DataChanged, &node);
     }
 
     /// Removes a container or a znode with a time to live, if its time has come.

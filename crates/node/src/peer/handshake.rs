@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::frame::{Connection, invalid, put_message};
 use crate::codec;
 use crate::inner::Inner;
-use crate::{NodeId, PeerStream};
+use crate::{NodeId, PeerStream, address};
 
 /// What tells this protocol from any other, and its version.
 pub(crate) const MAGIC: [u8; 8] = *b"LKPEER\0\x01";
@@ -127,9 +127,11 @@ pub(crate) async fn meet_members(inner: Arc<Inner>) {
             let metrics = metrics.borrow_watched();
             let members = metrics.membership_config.membership().nodes();
             let strangers = members.filter(|&(&id, node)| {
-                id != inner.config.id && !node.addr.is_empty() && !inner.identity.has_met(id)
+                id != inner.config.id
+                    && !address::peer(node).is_empty()
+                    && !inner.identity.has_met(id)
             });
-            strangers.map(|(&id, node)| (id, node.addr.clone())).collect()
+            strangers.map(|(&id, node)| (id, address::peer(node).to_owned())).collect()
         };
         if strangers.is_empty() {
             if metrics.changed().await.is_err() {

@@ -73,6 +73,23 @@ pub(crate) enum Question {
         to: Option<NodeId>,
         term: u64,
     },
+    /// All members at once: each with what the log is to say of it, and whether it votes. To be
+    /// done to the members that are shown since the revision `base`, or not at all.
+    Reconfigure {
+        base: u64,
+        members: Vec<(NodeId, String, bool)>,
+        again: bool,
+    },
+    /// What ZooKeeper's clients are to be shown of a member.
+    List {
+        id: NodeId,
+        listing: String,
+    },
+    /// To follow, without a vote.
+    AddLearner {
+        id: NodeId,
+        peer_address: String,
+    },
 }
 
 /// The leader's word. `None`: it isn't the leader any more, or has no quorum.
@@ -88,8 +105,23 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Trouble {
     Refused(String),
-    NoQuorum { reached: u32, of: u32 },
-    Unreachable { node: NodeId, address: String, reason: String },
+    NoQuorum {
+        reached: u32,
+        of: u32,
+    },
+    Unreachable {
+        node: NodeId,
+        address: String,
+        reason: String,
+    },
+    /// The members aren't those that the asker has seen.
+    Moved,
+    /// Another change of all members is under way.
+    InProgress,
+    /// Too few of those who would vote are there.
+    Unsynced,
+    /// It was asked before, and other changes came since: nobody can tell.
+    Unknown,
 }
 
 impl From<Trouble> for MembershipError {
@@ -99,6 +131,9 @@ impl From<Trouble> for MembershipError {
             Trouble::NoQuorum { reached, of } => Unavailable::NoQuorum { reached, of }.into(),
             Trouble::Unreachable { node, address, reason } => {
                 Self::Unreachable { node, address, reason }
+            }
+            Trouble::Moved | Trouble::InProgress | Trouble::Unsynced | Trouble::Unknown => {
+                Self::Refused("the members have changed meanwhile".to_owned())
             }
         }
     }

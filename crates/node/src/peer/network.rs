@@ -30,7 +30,7 @@ use crate::codec::{self, Appended};
 use crate::inner::Inner;
 use crate::raft::{SnapshotOf, Types, VoteOf};
 use crate::snapshot::SnapshotFile;
-use crate::{Monotonic, NodeId};
+use crate::{Monotonic, NodeId, address};
 
 /// Append messages on their way to one peer.
 const WINDOW: usize = 16;
@@ -49,7 +49,7 @@ impl Network {
         Peer {
             inner: Arc::clone(&self.inner),
             id,
-            address: node.addr.clone(),
+            address: address::peer(node).to_owned(),
             is_heartbeat,
             append: None,
             line: Line::Down,

@@ -3,7 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
-use lockkeeper_node::{Member, MembershipError, NodeConfig, NodeId, Start};
+use lockkeeper_core::{ENSEMBLE_PATH, Listing};
+use lockkeeper_node::{
+    EnsembleMember, Member, MembershipError, NodeConfig, NodeId, ReconfigureError, Start,
+};
 
 use crate::client::Client;
 use crate::cluster::{Cluster, Node, eventually, free_address};
@@ -147,4 +150,102 @@ fn a_leader_that_stops_in_good_order_hands_over_first() {
     client.take("afterwards");
     cluster.start(leader);
     cluster.leader();
+}
+
+fn listing(port: u16) -> Option<Listing> {
+    Some(Listing { election_port: 3888, client: format!("127.0.0.1:{port}") })
+}
+
+fn listed(member: Member, port: u16, is_voter: bool) -> EnsembleMember {
+    let Member { id, peer_address } = member;
+    EnsembleMember { id, peer_address, listing: listing(port), is_voter }
+}
+
+/// What ZooKeeper's clients read of the members at a node.
+fn shown(cluster: &Cluster, at: NodeId) -> String {
+    cluster.node(at).query(|state, _| {
+        let node = state.tree().node(ENSEMBLE_PATH).expect("it is always there");
+        let version = format!("version={:x}", node.stat.mzxid.0);
+        let data = String::from_utf8(node.data.unwrap_or_default().to_vec()).expect("text");
+        assert!(data.is_empty() || data.ends_with(&version), "{data:?} {version}");
+        data
+    })
+}
+
+fn reconfigure(
+    cluster: &Cluster,
+    at: NodeId,
+    base: u64,
+    members: Vec<EnsembleMember>,
+) -> Result<(), ReconfigureError> {
+    cluster.nodes[&at].run(async move |node| node.reconfigure(base, members).await)
+}
+
+#[test]
+fn all_members_change_in_one_step_and_are_shown_as_they_are() {
+    let mut cluster = Cluster::together(3);
+    let asked = cluster.followers()[0];
+    assert_eq!(shown(&cluster, asked), "", "nobody has said anything of itself");
+    for id in 1..=3 {
+        let client = format!("127.0.0.1:{}", 2180 + id);
+        cluster.nodes[&id].run(async move |node| node.keep_listed(client, false));
+    }
+    eventually("all are shown", || {
+        (1..=3).all(|id| shown(&cluster, id).matches(";127").count() == 3)
+    });
+    let before = cluster.node(asked).ensemble();
+
+    // One comes as a voter, one as an observer that nobody has started, and a voter goes: the
+    // leader itself.
+    let leader = cluster.leader();
+    let (node, joins) = joining(&cluster, 4);
+    cluster.nodes.insert(4, node);
+    let mut target: Vec<_> =
+        before.members.iter().filter(|member| member.id != leader).cloned().collect();
+    target.push(listed(joins, 2184, true));
+    target.push(listed(Member { id: 9, peer_address: free_address() }, 2189, false));
+    reconfigure(&cluster, asked, before.version, target.clone()).expect("it is done");
+    let stay = [1, 2, 3, 4].into_iter().filter(|&id| id != leader).collect::<Vec<_>>();
+    eventually("it is shown", || {
+        stay.iter().all(|&id| {
+            let shown = shown(&cluster, id);
+            shown.contains("server.4=") && shown.contains(":observer;127.0.0.1:2189\n")
+        })
+    });
+    assert!(stay.iter().all(|&id| voters(&cluster, id) == stay));
+    assert!(!shown(&cluster, asked).contains(&format!("server.{leader}=")));
+    let texts: Vec<_> = stay.iter().map(|&id| shown(&cluster, id)).collect();
+    assert!(texts.windows(2).all(|pair| pair[0] == pair[1]), "{texts:?}");
+
+    // To members that are gone, nothing is done.
+    let late = reconfigure(&cluster, asked, before.version, target);
+    assert_eq!(late, Err(ReconfigureError::Moved));
+    Client::open(cluster.node(4)).take("with-the-new-one");
+    eventually("the one that left is forgotten", || {
+        let members = cluster.node(cluster.leader()).status().members;
+        members.iter().all(|member| member.member.id != leader)
+    });
+}
+
+#[test]
+fn members_that_would_be_no_majority_are_refused_and_nothing_changes() {
+    let cluster = Cluster::together(3);
+    let asked = cluster.followers()[0];
+    eventually("it has seen them", || cluster.node(asked).ensemble().members.len() == 3);
+    let before = cluster.node(asked).ensemble();
+    let nobody = |id| listed(Member { id, peer_address: free_address() }, 2181, true);
+    let mut target = before.members.clone();
+    target.extend((4..=7).map(nobody));
+    let refused = reconfigure(&cluster, asked, before.version, target);
+    assert_eq!(refused, Err(ReconfigureError::NoQuorum));
+    let empty = reconfigure(&cluster, asked, before.version, Vec::new());
+    assert!(matches!(empty, Err(ReconfigureError::Refused(_))), "{empty:?}");
+    assert_eq!(cluster.node(asked).ensemble(), before);
+
+    // What a majority of those who would be there can do without is no hindrance.
+    let mut target = before.members.clone();
+    target.push(nobody(4));
+    reconfigure(&cluster, asked, before.version, target).expect("three of four are there");
+    eventually("it votes", || voters(&cluster, asked) == [1, 2, 3, 4]);
+    Client::open(cluster.node(asked)).take("without-the-fourth");
 }

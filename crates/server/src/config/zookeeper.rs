@@ -34,8 +34,14 @@ pub struct ZooKeeperKeys {
     pub max_session_timeout: Option<Duration>,
     /// Bytes of one request; 1 MiB less one.
     pub max_buffer: Option<u64>,
+    /// Connections from one address; 60, and 0 for any number.
+    pub max_client_connections: Option<usize>,
     /// `super:<digest>` of whoever may do everything; none.
     pub super_digest: Option<String>,
+    /// The subject of a certificate that may do everything; none.
+    pub x509_super: Option<String>,
+    /// The name of a login that may do everything; none.
+    pub sasl_super: Option<String>,
     /// Nodes with a time to live may be made; yes.
     pub ttl_nodes: Option<bool>,
     /// How often empty containers and nodes whose time is up are looked for; 1 min.
@@ -48,13 +54,15 @@ pub struct ZooKeeperKeys {
     pub require_auth: Option<Vec<String>>,
     /// A JAAS file with the users of DIGEST-MD5; none.
     pub jaas: Option<PathBuf>,
+    /// Clients may change the members; no.
+    pub reconfig: Option<bool>,
     /// Clients that only read are served without a majority; no.
     pub read_only: Option<bool>,
     /// Paths whose children's ephemerals are counted; none.
     pub metrics_prefixes: Option<Vec<String>>,
 }
 
-pub(super) const KEYS: [&str; 20] = [
+pub(super) const KEYS: [&str; 24] = [
     "zookeeper_listen",
     "zookeeper_tls_listen",
     "zookeeper_tls_certificate",
@@ -66,13 +74,17 @@ pub(super) const KEYS: [&str; 20] = [
     "zookeeper_min_session_timeout",
     "zookeeper_max_session_timeout",
     "zookeeper_max_buffer",
+    "zookeeper_max_client_connections",
     "zookeeper_super_digest",
+    "zookeeper_x509_super",
+    "zookeeper_sasl_super",
     "zookeeper_ttl_nodes",
     "zookeeper_container_check_interval",
     "zookeeper_enforce_quota",
     "zookeeper_skip_acl",
     "zookeeper_require_auth",
     "zookeeper_jaas",
+    "zookeeper_reconfig",
     "zookeeper_read_only",
     "zookeeper_metrics_prefixes",
 ];
@@ -91,7 +103,10 @@ impl ZooKeeperKeys {
             min_session_timeout: self.min_session_timeout.or(below.min_session_timeout),
             max_session_timeout: self.max_session_timeout.or(below.max_session_timeout),
             max_buffer: self.max_buffer.or(below.max_buffer),
+            max_client_connections: self.max_client_connections.or(below.max_client_connections),
             super_digest: self.super_digest.or(below.super_digest),
+            x509_super: self.x509_super.or(below.x509_super),
+            sasl_super: self.sasl_super.or(below.sasl_super),
             ttl_nodes: self.ttl_nodes.or(below.ttl_nodes),
             container_check_interval: self
                 .container_check_interval
@@ -100,6 +115,7 @@ impl ZooKeeperKeys {
             skip_acl: self.skip_acl.or(below.skip_acl),
             require_auth: self.require_auth.or(below.require_auth),
             jaas: self.jaas.or(below.jaas),
+            reconfig: self.reconfig.or(below.reconfig),
             read_only: self.read_only.or(below.read_only),
             metrics_prefixes: self.metrics_prefixes.or(below.metrics_prefixes),
         }
@@ -124,7 +140,12 @@ impl ZooKeeperKeys {
                 self.max_session_timeout = Some(units::duration(text)?);
             }
             "zookeeper_max_buffer" => self.max_buffer = Some(units::bytes(text)?),
+            "zookeeper_max_client_connections" => {
+                self.max_client_connections = Some(connections(text)?);
+            }
             "zookeeper_super_digest" => self.super_digest = Some(super_digest(text)?),
+            "zookeeper_x509_super" => self.x509_super = Some(subject(text)?),
+            "zookeeper_sasl_super" => self.sasl_super = Some(text.to_owned()),
             "zookeeper_ttl_nodes" => self.ttl_nodes = Some(yes_or_no(text)?),
             "zookeeper_container_check_interval" => {
                 self.container_check_interval = Some(units::duration(text)?);
@@ -133,6 +154,7 @@ impl ZooKeeperKeys {
             "zookeeper_skip_acl" => self.skip_acl = Some(yes_or_no(text)?),
             "zookeeper_require_auth" => self.require_auth = Some(schemes(text)?),
             "zookeeper_jaas" => self.jaas = Some(path(text)?),
+            "zookeeper_reconfig" => self.reconfig = Some(yes_or_no(text)?),
             "zookeeper_read_only" => self.read_only = Some(yes_or_no(text)?),
             "zookeeper_metrics_prefixes" => self.metrics_prefixes = Some(prefixes(text)?),
             _ => return Ok(None),
@@ -159,8 +181,14 @@ impl ZooKeeperKeys {
             },
             enforce_quota: self.enforce_quota.unwrap_or(defaults.enforce_quota),
             ttl_nodes: self.ttl_nodes.unwrap_or(defaults.ttl_nodes),
+            client_connections_max: self
+                .max_client_connections
+                .unwrap_or(defaults.client_connections_max),
             super_digest: self.super_digest,
+            x509_super: self.x509_super,
+            sasl_super: self.sasl_super,
             skip_acl: self.skip_acl.unwrap_or(defaults.skip_acl),
+            reconfig: self.reconfig.unwrap_or(defaults.reconfig),
             read_only: self.read_only.unwrap_or(defaults.read_only),
             collect_interval: self.container_check_interval.unwrap_or(defaults.collect_interval),
             words: self.words.unwrap_or_default(),
@@ -264,6 +292,20 @@ fn client_auth(text: &str) -> Result<ClientAuth, String> {
         "want" => Ok(ClientAuth::Want),
         "need" => Ok(ClientAuth::Need),
         _ => Err("write \"none\", \"want\" or \"need\"".to_owned()),
+    }
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "write how many there may be, or 0 for any number".to_owned())
+}
+
+/// As it is compared: to the letter.
+fn subject(text: &str) -> Result<String, String> {
+    if text.contains('=') {
+        Ok(text.to_owned())
+    } else {
+        Err("write a certificate's subject as whoAmI shows it, such as \"CN=admin,O=example\""
+            .to_owned())
     }
 }
 

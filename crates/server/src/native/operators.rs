@@ -19,7 +19,11 @@ pub(super) async fn add_member(node: NodeHandle, add: wire::AddMember) -> Answer
         ));
     }
     let member = Member { id: add.node, peer_address: add.peer_address };
-    match node.add_member(member).await {
+    let added = match add.learner {
+        true => node.add_learner(member).await,
+        false => node.add_member(member).await,
+    };
+    match added {
         Ok(()) => Ok(Body::Done(wire::Done {})),
         Err(error) => Err(error::membership(&error)),
     }

@@ -163,7 +163,7 @@ fn configuration(facts: &Facts) -> Value {
         "data_dir": facts.data_dir,
         "data_log_dir": facts.data_dir,
         "tick_time": millis(settings.tick),
-        "max_client_cnxns": 0,
+        "max_client_cnxns": settings.client_connections_max,
         "min_session_timeout": millis(settings.session_timeout_min),
         "max_session_timeout": millis(settings.session_timeout_max),
         "server_id": facts.server_id,

@@ -89,7 +89,12 @@ impl Connection {
     fn join(front: &Arc<Front>, client: Client, is_secure: bool) -> Self {
         let Client { address, ids } = client;
         let mut own = vec![Id::new("ip", &address.ip().to_canonical().to_string())];
-        own.extend(ids.iter().map(|(scheme, id)| Id::new(scheme, id)));
+        for (scheme, id) in &ids {
+            if scheme == "x509" && front.settings.x509_super.as_ref() == Some(id) {
+                own.push(Id::new("super", ""));
+            }
+            own.push(Id::new(scheme, id));
+        }
         front.hub.subscribe(&front.node, &front.hub_sink);
         let outbox = Outbox::new(front, address, is_secure, own);
         let sink: Arc<dyn Sink> = outbox.clone();

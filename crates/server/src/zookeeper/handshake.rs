@@ -1,6 +1,7 @@
 //! The first frame of a connection: which session it gets, or goes on with.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockkeeper_core::{Command, OwnerRef, Refusal, Secret, SessionId, TTL_MS_MAX, TTL_MS_MIN};
@@ -22,7 +23,6 @@ pub(super) async fn shake(
     request: &ConnectRequest<'_>,
 ) -> Option<Session> {
     let timeout = clamp(front, request.timeout_ms);
-    front.learn_members(&front.node.status());
     // By the same word by which connections are let go of: none is missed.
     if !front.node.serving().borrow().is_ready {
         return local(front, outbox, request, timeout);
@@ -142,7 +142,8 @@ fn local(
     request: &ConnectRequest<'_>,
     timeout: Duration,
 ) -> Option<Session> {
-    if !front.settings.read_only || request.read_only != Some(true) {
+    let is_reading_only = front.is_reading_only.load(Ordering::Relaxed);
+    if !is_reading_only || request.read_only != Some(true) {
         return None;
     }
     let asked = SessionId(request.session_id.cast_unsigned());

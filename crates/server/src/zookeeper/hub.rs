@@ -397,12 +397,6 @@ impl Hub {
         matched
     }
 
-    /// The content of the node at `path` is no longer what it was, though no command changed it.
-    pub(super) fn data_changed(&self, path: &str, zxid: i64) {
-        let news = News { kind: EventType::NodeDataChanged, path, zxid, acl: None };
-        self.fire(Table::Data, &news, &[]);
-    }
-
     fn node_changed(
         &self,
         path: &str,

@@ -50,6 +50,8 @@ pub(super) struct Outbox {
     answered: Notify,
     /// The connection is to be closed.
     closing: Notify,
+    /// The line may have moved.
+    moved: Notify,
     pub(super) address: SocketAddr,
     /// Within TLS.
     is_secure: bool,
@@ -226,6 +228,7 @@ impl Outbox {
             filled: Notify::new(),
             answered: Notify::new(),
             closing: Notify::new(),
+            moved: Notify::new(),
             address,
             is_secure,
             since: Instant::now(),
@@ -320,14 +323,34 @@ impl Outbox {
         state.push(xid, op, Work::Read { frame, ids });
     }
 
-    /// A sync stands in line: the number of its slot.
-    pub(super) fn sync(&self, xid: i32, frame: Bytes) -> u64 {
+    /// A request stands in line that waits for something: the number of its slot.
+    pub(super) fn wait(&self, xid: i32, op: OpCode, frame: Bytes) -> u64 {
         let state = &mut *self.state.lock();
         state.slot_bytes += frame.len();
-        state.push(xid, OpCode::SYNC, Work::Sync { frame, is_done: false })
+        state.push(xid, op, Work::Sync { frame, is_done: false })
     }
 
-    /// Syncs whose wait is over.
+    /// Completes once the request of the slot `id` is the first in line.
+    pub(super) async fn is_first(&self, id: u64) {
+        loop {
+            let moved = self.moved.notified();
+            if self.state.lock().first >= id {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// A request that has waited fails.
+    pub(super) fn fail_waiting(&self, id: u64, error: ErrorCode) {
+        let state = &mut *self.state.lock();
+        let Some(slot) = state.slot(id) else { return };
+        if let Work::Sync { frame, .. } = std::mem::replace(&mut slot.work, Work::Fails(error)) {
+            state.slot_bytes = state.slot_bytes.saturating_sub(frame.len());
+        }
+    }
+
+    /// Requests whose wait is over.
     pub(super) fn synced(&self, ids: &[u64]) {
         let state = &mut *self.state.lock();
         for id in ids {
@@ -516,6 +539,7 @@ impl Outbox {
             self.filled.notify_one();
         }
         self.answered.notify_one();
+        self.moved.notify_waiters();
     }
 }
 
@@ -611,18 +635,14 @@ impl State {
     }
 
     fn execute(&mut self, frame: &[u8], ids: &[Id], machine: &StateMachine) {
-        let members = self.front.members.lock();
         let reader = Reader {
             front: &self.front,
             watcher: self.watcher,
             session: self.session.map(|session| session.id),
             ids,
             machine,
-            members: &members,
         };
-        let is_answered = reader.answer(frame, &mut self.output);
-        drop(members);
-        if !is_answered {
+        if !reader.answer(frame, &mut self.output) {
             self.is_closing = true;
         }
         self.count();

@@ -2,7 +2,9 @@
 //! that they set.
 
 use bytes::{BufMut, BytesMut};
-use lockkeeper_core::{self as core, IdRef, NodeAcl, NodeView, SessionId, StateMachine, perms};
+use lockkeeper_core::{
+    self as core, ENSEMBLE_PATH, IdRef, NodeAcl, NodeView, SessionId, StateMachine, perms,
+};
 use lockkeeper_wire::jute::{
     self, Acl, Acls, AddWatchMode, ClientInfo, ClientInfos, ErrorCode, EventType, Multi, OpResult,
     Read, ReadOp, Record, Reply, ReplyHeader, Request, SetWatches, Strings, decode_request,
@@ -20,9 +22,6 @@ const NO_ZXID: i64 = -1;
 /// What ZooKeeper answers where there is no path at all.
 const NULL_PATH: ErrorCode = ErrorCode::MARSHALLING_ERROR;
 
-/// The node whose data is the list of members.
-pub(super) const CONFIG: &str = "/zookeeper/config";
-
 /// One read of one connection.
 pub(super) struct Reader<'a> {
     pub(super) front: &'a Front,
@@ -30,8 +29,6 @@ pub(super) struct Reader<'a> {
     pub(super) session: Option<SessionId>,
     pub(super) ids: &'a [Id],
     pub(super) machine: &'a StateMachine,
-    /// The content of [`CONFIG`].
-    pub(super) members: &'a [u8],
 }
 
 /// What is wrong with a request.
@@ -75,6 +72,11 @@ impl Reader<'_> {
     fn short<'b>(&'b self, request: &Request<'b>) -> Result<Reply<'b>, Failed> {
         match request {
             Request::Sync(path) => Ok(Reply::Path(*path)),
+            // It has been done: these are the members now.
+            Request::Reconfig(_) => {
+                let node = self.node(ENSEMBLE_PATH)?;
+                Ok(Reply::DataStat(node.data, stat(&node.stat)))
+            }
             Request::Exists(read) => self.exists(*read).map(Reply::Stat),
             Request::GetData(read) => self.get_data(*read),
             Request::GetAllChildrenNumber(path) => {
@@ -142,7 +144,7 @@ impl Reader<'_> {
         if read.watch {
             self.watch(path, Table::Data, mode::STANDARD);
         }
-        Ok(self.stat_of(path, &node?))
+        Ok(stat(&node?.stat))
     }
 
     fn get_data(&self, read: Read<'_>) -> Result<Reply<'_>, Failed> {
@@ -151,21 +153,7 @@ impl Reader<'_> {
         if read.watch {
             self.watch(path, Table::Data, mode::STANDARD);
         }
-        let stat = self.stat_of(path, &node);
-        Ok(Reply::DataStat(self.data_of(path, &node), stat))
-    }
-
-    /// The members are nobody's to write, so that they aren't in the tree.
-    fn data_of<'b>(&'b self, path: &str, node: &NodeView<'b>) -> Option<&'b [u8]> {
-        if path == CONFIG { Some(self.members) } else { node.data }
-    }
-
-    fn stat_of(&self, path: &str, node: &NodeView<'_>) -> jute::Stat {
-        let mut stat = stat(&node.stat);
-        if path == CONFIG {
-            stat.data_length = i32::try_from(self.members.len()).unwrap_or(0);
-        }
-        stat
+        Ok(Reply::DataStat(node.data, stat(&node.stat)))
     }
 
     fn get_children(
@@ -269,8 +257,7 @@ impl Reader<'_> {
     fn read_data(&self, path: Option<&str>) -> Result<OpResult<'_>, Failed> {
         let path = path.ok_or(NULL_PATH)?;
         let node = self.readable(path)?;
-        let stat = self.stat_of(path, &node);
-        Ok(OpResult::Data { data: self.data_of(path, &node), stat })
+        Ok(OpResult::Data { data: node.data, stat: stat(&node.stat) })
     }
 
     fn read_children<'b>(&'b self, path: Option<&'b str>) -> Result<OpResult<'b>, Failed> {

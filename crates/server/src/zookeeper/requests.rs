@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use super::Front;
 use super::ids::{Id, prove};
 use super::outbox::{Outbox, Session};
+use super::reconfig::{self, Wish};
 use super::sasl::{DigestMd5, Step};
 use super::writes::{self, Asked};
 use crate::limits::IDS_MAX;
@@ -90,11 +91,14 @@ impl Requests {
             Request::Auth(auth) => return self.auth(xid, auth),
             Request::Sasl(token) => return self.log_in(xid, token.0.unwrap_or_default()),
             Request::Unimplemented(_) => self.outbox.unknown(xid, op),
-            Request::Reconfig(_) => self.outbox.fail(xid, op, ErrorCode::RECONFIG_DISABLED),
-            Request::Sync(_) if self.session.is_local => {
+            Request::Sync(_) | Request::Reconfig(_) if self.session.is_local => {
                 self.outbox.fail(xid, op, ErrorCode::NOT_READ_ONLY);
             }
             Request::Sync(_) => self.sync(xid, frame),
+            Request::Reconfig(_) if !self.front.settings.reconfig => {
+                self.outbox.fail(xid, op, ErrorCode::RECONFIG_DISABLED);
+            }
+            Request::Reconfig(asked) => self.reconfigure(xid, frame, Wish::from(asked)),
             Request::CloseSession if self.session.is_local => {
                 self.outbox.reply_with(xid, op, &Reply::Empty);
             }
@@ -226,7 +230,10 @@ impl Requests {
             Some(Step::Challenge(token)) => answer(ErrorCode::OK, Some(&token)),
             Some(Step::Done { token, user }) if self.outbox.ids().len() < IDS_MAX => {
                 *login = None;
-                self.outbox.prove(vec![Id::new("sasl", &user)]);
+                let is_super = self.front.settings.sasl_super.as_ref() == Some(&user);
+                let mut proved = vec![Id::new("sasl", &user)];
+                proved.extend(is_super.then(|| Id::new("super", "")));
+                self.outbox.prove(proved);
                 answer(ErrorCode::OK, Some(&token));
             }
             // Wrong, or there are no such logins here.
@@ -260,7 +267,7 @@ impl Requests {
 
     /// One task for all syncs of the connection: those that come while a round runs take the next.
     fn sync(&self, xid: i32, frame: &Bytes) {
-        let id = self.outbox.sync(xid, frame.clone());
+        let id = self.outbox.wait(xid, OpCode::SYNC, frame.clone());
         {
             let syncs = &mut *self.syncs.lock();
             syncs.waiting.push(id);
@@ -274,6 +281,20 @@ impl Requests {
             tokio::select! {
                 () = run_syncs(&node, &outbox, &syncs) => {}
                 // Nobody is left to be told.
+                () = outbox.is_closing() => {}
+            }
+        });
+    }
+
+    /// What it comes to takes its time; what stands behind it in line waits.
+    fn reconfigure(&self, xid: i32, frame: &Bytes, wish: Wish) {
+        let id = self.outbox.wait(xid, OpCode::RECONFIG, frame.clone());
+        let (front, outbox) = (Arc::clone(&self.front), Arc::clone(&self.outbox));
+        let (session, ids) = (self.session, outbox.ids());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = reconfig::run(&front, &outbox, session, &ids, (id, wish)) => {}
+                // Nobody is left to be told; what the leader has begun, it ends.
                 () = outbox.is_closing() => {}
             }
         });

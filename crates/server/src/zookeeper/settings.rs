@@ -22,10 +22,19 @@ pub struct ZooKeeperSettings {
     /// Nodes with a time to live may be made (`extendedTypesEnabled`); unlike in ZooKeeper they
     /// may unless this is turned off.
     pub ttl_nodes: bool,
+    /// Connections from one address (`maxClientCnxns`); 0: any number.
+    pub client_connections_max: usize,
     /// `super:<digest>`: who proves this may do everything.
     pub super_digest: Option<String>,
+    /// Whose certificate has this subject may do everything, too
+    /// (`X509AuthenticationProvider.superUser`).
+    pub x509_super: Option<String>,
+    /// So may who has logged in by this name (`zookeeper.superUser`).
+    pub sasl_super: Option<String>,
     /// Access control lists are stored, and not looked at (`skipACL`).
     pub skip_acl: bool,
+    /// Clients that may write `/zookeeper/config` change the members (`reconfigEnabled`).
+    pub reconfig: bool,
     /// A server without a majority serves clients that are content to read (`readonlymode`).
     pub read_only: bool,
     /// How often empty containers and nodes whose time is up are looked for.
@@ -53,8 +62,12 @@ impl Default for ZooKeeperSettings {
             frame_bytes_max: 0xf_ffff,
             enforce_quota: false,
             ttl_nodes: true,
+            client_connections_max: 60,
             super_digest: None,
+            x509_super: None,
+            sasl_super: None,
             skip_acl: false,
+            reconfig: false,
             read_only: false,
             collect_interval: Duration::from_secs(60),
             collected_per_minute_max: 10_000,

@@ -1,10 +1,12 @@
 //! The facts of this server, gathered when somebody asks.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lockkeeper_core::StateMachine;
+use lockkeeper_core::{ENSEMBLE_PATH, StateMachine};
 use lockkeeper_node::{Clock, Status};
 use rustix::process::{Resource, getrlimit};
 
@@ -22,7 +24,7 @@ const LOOKED_AT_MAX: usize = 20_000;
 
 /// Where a server is, and what its process knows beside the node.
 pub(crate) struct Place {
-    pub(crate) client_port: Option<u16>,
+    pub(crate) client_address: Option<SocketAddr>,
     pub(crate) secure_client_port: Option<u16>,
     pub(crate) data_dir: String,
     pub(crate) clock: Arc<dyn Clock>,
@@ -42,7 +44,7 @@ impl Front {
         let is_voter =
             status.members.iter().any(|member| member.member.id == status.id && member.is_voter);
         match (status.is_ready, is_voter) {
-            (false, _) => self.settings.read_only.then_some(Mode::ReadOnly),
+            (false, _) => self.is_reading_only.load(Ordering::Relaxed).then_some(Mode::ReadOnly),
             (true, true) if voters == 1 => Some(Mode::Standalone),
             (true, _) if status.leader == Some(status.id) => Some(Mode::Leader),
             (true, true) => Some(Mode::Follower),
@@ -54,7 +56,6 @@ impl Front {
 impl Source for Front {
     fn facts(&self) -> Facts {
         let status = self.node.status();
-        self.learn_members(&status);
         let voters = status.members.iter().filter(|member| member.is_voter).count();
         let observers = status.members.len() - voters;
         let views: Vec<ConnectionView> =
@@ -63,10 +64,13 @@ impl Source for Front {
         let (received, sent) = self.figures.traffic();
         let latency = *self.latency.lock();
         let place = self.place.get();
-        let (counts, zxid, nodes, ephemerals, data_bytes) = self.node.query(|state, _| {
+        let (counts, zxid, nodes, ephemerals, data_bytes, members) = self.node.query(|state, _| {
             let tree = state.tree();
             let (nodes, ephemerals) = (tree.len(), tree.ephemeral_count());
-            (state.counts(), state.revision().0, nodes, ephemerals, tree.data_bytes())
+            let members = tree.node(ENSEMBLE_PATH).and_then(|node| node.data).unwrap_or_default();
+            let members = String::from_utf8_lossy(members).into_owned();
+            let revision = state.revision().0;
+            (state.counts(), revision, nodes, ephemerals, tree.data_bytes(), members)
         });
         Facts {
             mode: self.mode(&status),
@@ -95,10 +99,10 @@ impl Source for Front {
             watches: (watches.data + watches.child) as u64,
             authentications_failed: self.figures.authentications_failed(),
             handshakes: self.figures.handshakes(),
-            client_port: place.and_then(|place| place.client_port),
+            client_port: place.and_then(|place| place.client_address).map(|address| address.port()),
             secure_client_port: place.and_then(|place| place.secure_client_port),
             data_dir: place.map(|place| place.data_dir.clone()).unwrap_or_default(),
-            members: String::from_utf8_lossy(&self.members.lock()).into_owned(),
+            members,
             settings: self.settings.clone(),
         }
     }

@@ -290,12 +290,13 @@ fn conf(facts: &Facts, bytes: u64) -> String {
     let directory = &facts.data_dir;
     let (plain, secure) = (port(facts.client_port), port(facts.secure_client_port));
     let (tick, id) = (settings.tick.as_millis(), facts.server_id);
+    let connections = settings.client_connections_max;
     let least = settings.session_timeout_min.as_millis();
     let most = settings.session_timeout_max.as_millis();
     let mut text = format!(
         "clientPort={plain}\nsecureClientPort={secure}\ndataDir={directory}\n\
          dataDirSize={bytes}\ndataLogDir={directory}\ndataLogSize={bytes}\ntickTime={tick}\n\
-         maxClientCnxns=0\nminSessionTimeout={least}\nmaxSessionTimeout={most}\n\
+         maxClientCnxns={connections}\nminSessionTimeout={least}\nmaxSessionTimeout={most}\n\
          clientPortListenBacklog=-1\nserverId={id}\n"
     );
     if facts.voters > 1 {

@@ -833,6 +833,9 @@ pub struct AddMember {
     pub node: u64,
     #[prost(string, tag = "2")]
     pub peer_address: ::prost::alloc::string::String,
+    /// follows without a vote
+    #[prost(bool, tag = "3")]
+    pub learner: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveMember {

@@ -1,11 +1,40 @@
 //! Bytes that nobody should send, and clients that nobody should be.
 
+use std::io::Read as _;
 use std::net::Shutdown;
 
 use lockkeeper_wire::jute::{AddWatchMode, ErrorCode, Multi, Read, ReadOp, Request};
 
 use super::client::{Heard, Zk, fresh, get_data, set_data};
 use super::{start, start_with};
+use crate::harness::eventually;
+
+#[test]
+fn a_client_has_no_more_connections_than_it_may() {
+    let server = start_with(|config| config.zookeeper.client_connections_max = 3);
+    let mut kept: Vec<Zk> = (0..3)
+        .map(|_| {
+            let mut zk = None;
+            // Those before may not have been seen to end yet.
+            eventually("there is room", || {
+                let mut new = Zk::silent(&server);
+                let is_greeted = new.greet(&fresh()).is_some();
+                zk = is_greeted.then_some(new);
+                is_greeted
+            });
+            zk.unwrap()
+        })
+        .collect();
+    for _ in 0..3 {
+        let mut bytes = [0];
+        let over = Zk::silent(&server);
+        let read = (&over.stream).read(&mut bytes);
+        assert!(!matches!(read, Ok(1..)), "it is closed without a word");
+    }
+    kept.pop().unwrap().close();
+    eventually("its place is free", || Zk::silent(&server).greet(&fresh()).is_some());
+    kept[0].sync();
+}
 
 #[test]
 fn a_frame_that_can_not_be_ends_the_connection_without_a_word() {

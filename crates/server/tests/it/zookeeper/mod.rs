@@ -6,6 +6,7 @@ mod client;
 mod handshake;
 mod hostile;
 mod locks;
+mod members;
 mod multi;
 mod operators;
 mod ops;

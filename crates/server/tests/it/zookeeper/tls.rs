@@ -17,7 +17,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::client::{Heard, Zk, exists, fresh};
+use super::client::{Heard, Zk, exists, fresh, set_data};
 use super::{connect, start_with};
 use crate::harness::{PATIENCE, Running, eventually};
 
@@ -145,6 +145,29 @@ fn a_certificate_proves_its_subject() {
 }
 
 #[test]
+fn the_certificate_of_the_super_user_may_everything() {
+    let papers = Papers::new();
+    for (subject, expected) in [
+        (
+            "O=Keys\\, Inc.,CN=client",
+            &["ip:127.0.0.1", "super:", "x509:O=Keys\\, Inc.,CN=client"][..],
+        ),
+        ("CN=client", &["ip:127.0.0.1", "x509:O=Keys\\, Inc.,CN=client"]),
+    ] {
+        let server = start_with(|config| {
+            config.zookeeper_tls_listen = Some("127.0.0.1:0".to_owned());
+            config.zookeeper_tls = Some(papers.settings(ClientAuth::Need));
+            config.zookeeper.x509_super = Some(subject.to_owned());
+        });
+        let address = server.zookeeper_tls.unwrap();
+        let own = papers.path("client.pem");
+        let mut zk = Secured::new(address, &papers.path("ca.pem"), Some(&own));
+        assert_ne!(zk.greet().unwrap(), 0);
+        assert_eq!(zk.who_am_i(), expected);
+    }
+}
+
+#[test]
 fn without_the_certificate_that_is_needed_there_is_no_session() {
     let papers = Papers::new();
     let server = papers.server(ClientAuth::Need);
@@ -256,6 +279,23 @@ fn a_login_proves_its_user() {
     let told = zk.done(&Request::WhoAmI);
     assert!(told.windows(4).any(|four| four == b"fred"), "{told:?}");
     zk.close();
+}
+
+#[test]
+fn the_login_of_the_super_user_may_everything() {
+    for (name, expected) in [("fred", ErrorCode::OK), ("jo", ErrorCode::NO_AUTH)] {
+        let users = "Server { DigestLoginModule required user_fred=\"secret\"; };";
+        let users = Arc::new(Users::from_jaas(users).unwrap());
+        let server = start_with(|config| {
+            config.zookeeper.sasl_users = Some(users);
+            config.zookeeper.sasl_super = Some(name.to_owned());
+        });
+        let mut zk = connect(&server);
+        let write = set_data("/zookeeper/config", Some(b""), -1);
+        assert_eq!(zk.fails(&write), ErrorCode::NO_AUTH);
+        assert_eq!(log_in(&mut zk, "secret").0, ErrorCode::OK);
+        assert_eq!(zk.call(&write).0, expected);
+    }
 }
 
 #[test]
