@@ -24,6 +24,8 @@ pub struct ZooKeeperKeys {
     pub tls_authorities: Option<PathBuf>,
     /// Whether clients show certificates; needed if there are authorities.
     pub tls_client_auth: Option<ClientAuth>,
+    /// Those files are read again when they have changed; no.
+    pub tls_reload: Option<bool>,
     /// The words that are answered; `srvr`.
     pub words: Option<Whitelist>,
     /// ZooKeeper's unit of time; 3 s.
@@ -62,13 +64,14 @@ pub struct ZooKeeperKeys {
     pub metrics_prefixes: Option<Vec<String>>,
 }
 
-pub(super) const KEYS: [&str; 24] = [
+pub(super) const KEYS: [&str; 25] = [
     "zookeeper_listen",
     "zookeeper_tls_listen",
     "zookeeper_tls_certificate",
     "zookeeper_tls_key",
     "zookeeper_tls_authorities",
     "zookeeper_tls_client_auth",
+    "zookeeper_tls_reload",
     "zookeeper_words_whitelist",
     "zookeeper_tick_time",
     "zookeeper_min_session_timeout",
@@ -98,6 +101,7 @@ impl ZooKeeperKeys {
             tls_key: self.tls_key.or(below.tls_key),
             tls_authorities: self.tls_authorities.or(below.tls_authorities),
             tls_client_auth: self.tls_client_auth.or(below.tls_client_auth),
+            tls_reload: self.tls_reload.or(below.tls_reload),
             words: self.words.or(below.words),
             tick_time: self.tick_time.or(below.tick_time),
             min_session_timeout: self.min_session_timeout.or(below.min_session_timeout),
@@ -131,6 +135,7 @@ impl ZooKeeperKeys {
             "zookeeper_tls_key" => self.tls_key = Some(path(text)?),
             "zookeeper_tls_authorities" => self.tls_authorities = Some(path(text)?),
             "zookeeper_tls_client_auth" => self.tls_client_auth = Some(client_auth(text)?),
+            "zookeeper_tls_reload" => self.tls_reload = Some(yes_or_no(text)?),
             "zookeeper_words_whitelist" => self.words = Some(Whitelist::parse(text)?),
             "zookeeper_tick_time" => self.tick_time = Some(units::duration(text)?),
             "zookeeper_min_session_timeout" => {
@@ -225,6 +230,7 @@ impl ZooKeeperKeys {
                 key: self.tls_key.clone().unwrap_or_else(|| certificate.clone()),
                 authorities: self.tls_authorities.clone(),
                 client_auth,
+                reload: self.tls_reload.unwrap_or(false),
             })),
         }
     }

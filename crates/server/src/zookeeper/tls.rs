@@ -9,7 +9,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -27,6 +29,9 @@ use crate::limits::ZOOKEEPER_HANDSHAKE_TIMEOUT;
 /// Connections that wait to be taken over; more are dropped.
 const WAITING_MAX: usize = 1_024;
 
+/// Between two looks at the files.
+const RELOAD_PAUSE: Duration = Duration::from_secs(1);
+
 /// What a listener for TLS needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
@@ -38,6 +43,8 @@ pub struct TlsSettings {
     pub authorities: Option<PathBuf>,
     /// Whether clients are to show one.
     pub client_auth: ClientAuth,
+    /// Files that have changed are read again, for clients that come then.
+    pub reload: bool,
 }
 
 /// Whether clients show certificates.
@@ -74,6 +81,21 @@ impl TlsSettings {
     ///
     /// [`TlsError`], with the file.
     pub(crate) fn load(&self) -> Result<Acceptor, TlsError> {
+        let read = Read { stamps: self.stamps(), since: Instant::now(), acceptor: self.read()? };
+        Ok(Acceptor(Arc::new(Source { settings: self.clone(), read: Mutex::new(read) })))
+    }
+
+    /// What tells that a file was changed.
+    fn stamps(&self) -> Vec<Option<(SystemTime, u64)>> {
+        let files = [Some(&self.certificate), Some(&self.key), self.authorities.as_ref()];
+        let stamp = |path: &PathBuf| {
+            let metadata = std::fs::metadata(path).ok()?;
+            Some((metadata.modified().ok()?, metadata.len()))
+        };
+        files.into_iter().flatten().map(stamp).collect()
+    }
+
+    fn read(&self) -> Result<TlsAcceptor, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let chain = certificates(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&self.key)
@@ -104,7 +126,7 @@ impl TlsSettings {
         // A handshake that is cut short would prove nothing about the client anew.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Acceptor(TlsAcceptor::from(Arc::new(config))))
+        Ok(TlsAcceptor::from(Arc::new(config)))
     }
 }
 
@@ -124,7 +146,45 @@ fn file(path: &Path, reason: &str) -> TlsError {
 
 /// Takes connections into TLS.
 #[derive(Clone)]
-pub(crate) struct Acceptor(TlsAcceptor);
+pub(crate) struct Acceptor(Arc<Source>);
+
+struct Source {
+    settings: TlsSettings,
+    read: Mutex<Read>,
+}
+
+/// What was read last.
+struct Read {
+    stamps: Vec<Option<(SystemTime, u64)>>,
+    since: Instant,
+    acceptor: TlsAcceptor,
+}
+
+impl Acceptor {
+    /// For a client that has come. Files are looked at when one comes, and once a second at most;
+    /// while they can't be used, those before are.
+    fn now(&self) -> TlsAcceptor {
+        let Source { settings, read } = &*self.0;
+        let read = &mut *read.lock();
+        if settings.reload && read.since.elapsed() >= RELOAD_PAUSE {
+            read.since = Instant::now();
+            let stamps = settings.stamps();
+            if stamps != read.stamps {
+                match settings.read() {
+                    Ok(acceptor) => {
+                        read.acceptor = acceptor;
+                        tracing::info!("the files for TLS have changed: they were read again");
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "the files for TLS have changed, and are not used");
+                    }
+                }
+                read.stamps = stamps;
+            }
+        }
+        read.acceptor.clone()
+    }
+}
 
 impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -195,7 +255,7 @@ async fn serve(acceptor: Acceptor, front: ZooKeeper, handed_over: HandedOver) {
     // A client that is gone already has no socket.
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     let under_way = front.front.figures.shakes_hands();
-    let shaken = timeout(ZOOKEEPER_HANDSHAKE_TIMEOUT, acceptor.0.accept(stream)).await;
+    let shaken = timeout(ZOOKEEPER_HANDSHAKE_TIMEOUT, acceptor.now().accept(stream)).await;
     drop(under_way);
     let stream = match shaken {
         Ok(Ok(stream)) => stream,

@@ -56,6 +56,7 @@ impl Papers {
             key: self.path("server.pem"),
             authorities: Some(self.path("ca.pem")),
             client_auth,
+            reload: true,
         }
     }
 
@@ -212,6 +213,31 @@ fn a_server_that_stops_says_goodbye_within_tls_too() {
     assert_ne!(zk.greet().unwrap(), 0);
     server.stop();
     assert_eq!(zk.frame().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn files_that_have_changed_are_read_again_for_those_who_come_then() {
+    let papers = Papers::new();
+    let server = papers.server(ClientAuth::Need);
+    let address = server.zookeeper_tls.unwrap();
+    let (authority, own) = (papers.path("ca.pem"), papers.path("client.pem"));
+    let mut before = Secured::new(address, &authority, Some(&own));
+    assert_ne!(before.greet().unwrap(), 0);
+    // One that can't be used changes nothing.
+    let key = std::fs::read(papers.path("server.pem")).unwrap();
+    std::fs::write(papers.path("server.pem"), "nothing").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    assert_ne!(Secured::new(address, &authority, Some(&own)).greet().unwrap(), 0);
+    std::fs::write(papers.path("server.pem"), key).unwrap();
+    let others = Papers::new();
+    for name in ["server.pem", "ca.pem"] {
+        std::fs::copy(others.path(name), papers.path(name)).unwrap();
+    }
+    let (authority, own) = (others.path("ca.pem"), others.path("client.pem"));
+    eventually("the new ones are used", || {
+        Secured::new(address, &authority, Some(&own)).greet().is_ok_and(|session| session != 0)
+    });
+    assert_eq!(before.who_am_i().len(), 2, "who was there before still is");
 }
 
 #[test]
