@@ -224,10 +224,12 @@ mod tests {
     use super::*;
     use crate::Unavailable;
 
-    /// Notes which of the watches, of whom, were told something.
+    /// Who was told something, and for which of his watches.
+    type Heard = Vec<(usize, Option<WatchId>)>;
+
     struct Listener {
         name: usize,
-        heard: Arc<Mutex<Vec<(usize, Option<WatchId>)>>>,
+        heard: Arc<Mutex<Heard>>,
     }
 
     impl Sink for Listener {
