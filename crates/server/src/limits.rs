@@ -54,6 +54,10 @@ pub(crate) const NOT_ACCEPTED_MAX: u32 = 4_096;
 /// Bytes of one read: what a connection's frames are drained with.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
+/// Requests of one connection that are taken before others have their turn: a read may bring
+/// thousands. As many as a session's callers commonly have under way, so that a turn is rarely cut.
+pub(crate) const REQUESTS_OF_TURN_MAX: usize = 256;
+
 /// How long a client has for its greeting, unless the configuration says otherwise.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use lockkeeper_wire::native::{Frames, VERSION, take_greeting};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Native;
 use super::outbox::{Outbox, Turn};
 use super::requests::Requests;
-use crate::limits::{FAREWELL_TIMEOUT, WRITE_TIMEOUT};
+use crate::limits::{FAREWELL_TIMEOUT, REQUESTS_OF_TURN_MAX, WRITE_TIMEOUT};
 use crate::socket::{linger, read_some};
 
 impl Native {
@@ -104,21 +105,28 @@ async fn read(
     let mut late = pin!(sleep(native.frame_timeout));
     let mut is_inside = false;
     loop {
-        let mut taken = false;
-        loop {
+        let mut taken = 0;
+        while taken < REQUESTS_OF_TURN_MAX {
             match frames.next_message() {
                 Ok(Some(request)) => {
                     requests.take(request);
-                    taken = true;
+                    taken += 1;
                 }
                 Ok(None) => break,
                 Err(error) => return Some(error.to_string()),
             }
         }
-        if taken {
+        if taken > 0 {
             requests.heard();
             was_idle = false;
         }
+        if taken == REQUESTS_OF_TURN_MAX {
+            // There may be more; whoever else has something to say comes first.
+            is_inside = false;
+            yield_now().await;
+            continue;
+        }
+        let taken = taken > 0;
         // The deadline is that of the frame's first byte: dribbling doesn't move it.
         let has_begun = !frames.input().is_empty() && (taken || !is_inside);
         if has_begun {

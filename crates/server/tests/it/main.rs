@@ -7,4 +7,5 @@ mod http;
 mod life;
 mod sessions;
 mod strangers;
+mod turns;
 mod zookeeper;
