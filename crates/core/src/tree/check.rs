@@ -80,7 +80,7 @@ impl Tree {
             Kind::Ephemeral(session) => {
                 counted.ephemerals += 1;
                 ensure(node.child_count == 0, "it is ephemeral and has children")?;
-                let known = self.ephemerals.get(ephemeral_order(session, path));
+                let known = self.ephemerals.get(ephemeral_order(session, key.place()));
                 ensure(known.is_some(), "its owner doesn't know it")?;
             }
             Kind::Container | Kind::Ttl { .. } => {

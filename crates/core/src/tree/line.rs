@@ -44,11 +44,11 @@ fn stands_in_line(path: &str, node: &Znode) -> bool {
 /// number, or is empty, and then lies before all others.
 pub(super) fn order(sought: Place<'_>) -> impl Fn(&Key) -> Ordering {
     move |key| {
-        let place = key.place();
-        let by_parent = place.parent.as_bytes().cmp(sought.parent.as_bytes());
-        by_parent
-            .then_with(|| digits(place.name).cmp(digits(sought.name)))
-            .then_with(|| place.name.as_bytes().cmp(sought.name.as_bytes()))
+        sought.order_of_parent(key).then_with(|| {
+            let name = key.name();
+            let by_number = digits(name).cmp(digits(sought.name));
+            by_number.then_with(|| name.as_bytes().cmp(sought.name.as_bytes()))
+        })
     }
 }
 

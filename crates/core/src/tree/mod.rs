@@ -50,7 +50,7 @@ use crate::{Revision, SessionId, Stamp};
 pub struct Tree {
     nodes: Pages<Key, Arc<Znode>>,
     /// Every ephemeral znode, behind its owner.
-    ephemerals: Pages<(SessionId, Arc<str>), ()>,
+    ephemerals: Pages<(SessionId, Key), ()>,
     /// How many ephemeral znodes each session has, if any.
     owners: Pages<SessionId, usize>,
     /// The numbered ephemeral znodes, by parent, number and name.
@@ -116,13 +116,14 @@ impl Tree {
     /// Adds a znode where there is none. Its parent's fields are the caller's to change.
     pub(crate) fn put(&mut self, key: Key, node: Arc<Znode>) {
         self.join_line(&key, &node);
-        let path = key.path();
+        let copy = key.clone();
+        let (place, path) = (copy.place(), copy.path());
         self.bytes += (path.len() + node.data_len()) as u64;
         match node.kind {
             Kind::Persistent => {}
             Kind::Ephemeral(session) => {
-                let order = ephemeral_order(session, path);
-                self.ephemerals.insert((session, path.clone()), (), order);
+                let order = ephemeral_order(session, place);
+                self.ephemerals.insert((session, key.clone()), (), order);
                 match self.owners.get_mut(session_order(session)) {
                     Some(count) => *count += 1,
                     None => drop(self.owners.insert(session, 1, session_order(session))),
@@ -135,8 +136,6 @@ impl Tree {
         if let Some(of) = quota::path_of_limits(path) {
             self.quotas.insert(of.into(), (), path_order(of));
         }
-        let path = path.clone();
-        let place = Place::of(&path).expect("a key has a slash");
         let earlier = self.nodes.insert(key, node, place.order());
         debug_assert!(earlier.is_none(), "a znode is put over another");
     }
@@ -151,7 +150,7 @@ impl Tree {
         match node.kind {
             Kind::Persistent => {}
             Kind::Ephemeral(session) => {
-                self.ephemerals.remove(ephemeral_order(session, path));
+                self.ephemerals.remove(ephemeral_order(session, key.place()));
                 let count = self.owners.get_mut(session_order(session));
                 let count = count.expect("an owner is counted");
                 *count -= 1;
@@ -197,6 +196,7 @@ fn session_order(sought: SessionId) -> impl Fn(&SessionId) -> Ordering {
     move |session| session.cmp(&sought)
 }
 
-fn ephemeral_order(session: SessionId, path: &str) -> impl Fn(&(SessionId, Arc<str>)) -> Ordering {
-    move |(owner, of)| owner.cmp(&session).then_with(|| (**of).cmp(path))
+fn ephemeral_order(session: SessionId, place: Place<'_>) -> impl Fn(&(SessionId, Key)) -> Ordering {
+    let order = place.order();
+    move |(owner, key)| owner.cmp(&session).then_with(|| order(key))
 }

@@ -111,12 +111,8 @@ impl Tree {
 
     /// The znode at `path` and all below it: how many, and the bytes of their data. Linear in them.
     pub(crate) fn sum_below(&self, path: &str) -> (i64, i64) {
-        let (mut count, mut bytes) = (0, 0);
-        self.walk(path, |node| {
-            count += 1;
-            bytes += node.data_len() as i64;
-        });
-        (count, bytes)
+        self.walk(path)
+            .fold((0, 0), |(count, bytes), (_, node)| (count + 1, bytes + node.data_len() as i64))
     }
 }
 

@@ -1,12 +1,13 @@
 //! Queries: what the tree looks like from outside.
 
+use std::cmp::Ordering::Greater;
 use std::sync::Arc;
 
+use super::Tree;
 use super::acl::NodeAcl;
 use super::node::{Kind, Znode};
-use super::path::{Place, ROOT};
+use super::path::{Key, Place, ROOT};
 use super::terms::{IdRef, NodeKind, Stat};
-use super::{Tree, ephemeral_order};
 use crate::{SessionId, Stamp};
 
 /// One znode as a query shows it.
@@ -53,11 +54,15 @@ impl Tree {
 
     /// The names of the children of the znode at `path`, in order; none if it isn't there.
     pub fn children<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a str> {
+        self.family(path).map(|(key, _)| key.name())
+    }
+
+    fn family<'a>(&'a self, path: &'a str) -> impl Iterator<Item = (&'a Key, &'a Arc<Znode>)> {
         let start = Place::before_children(path);
         let items = self.nodes.iter_from(start.order());
-        let children = items.take_while(move |(key, _)| key.place().parent == start.parent);
-        // The root is listed among its own children, but has no name.
-        children.map(|(key, _)| key.name()).filter(|name| !name.is_empty())
+        let children = items.take_while(move |(key, _)| start.order_of_parent(key).is_eq());
+        // The root lies among its own children, but has no name.
+        children.filter(|(key, _)| !key.name().is_empty())
     }
 
     /// How many znodes there are below the one at `path`. Linear in them, but for the root.
@@ -66,16 +71,14 @@ impl Tree {
         if path == ROOT {
             return self.len() - 1;
         }
-        let mut count = 0_usize;
-        self.walk(path, |_| count += 1);
-        count.saturating_sub(1)
+        self.walk(path).skip(1).count()
     }
 
-    /// The paths of a session's ephemeral znodes, in their order as text.
+    /// The paths of a session's ephemeral znodes, those with one parent together.
     pub fn ephemerals(&self, session: SessionId) -> impl Iterator<Item = &Arc<str>> {
-        let items = self.ephemerals.iter_from(ephemeral_order(session, ""));
+        let items = self.ephemerals.iter_from(move |(owner, _)| owner.cmp(&session).then(Greater));
         let own = items.take_while(move |((owner, _), ())| *owner == session);
-        own.map(|((_, path), ())| path)
+        own.map(|((_, key), ())| key.path())
     }
 
     /// How many ephemeral znodes a session has.
@@ -121,31 +124,30 @@ impl Tree {
         paths.filter(is_over).take(count_max).cloned().collect()
     }
 
-    /// Shows a znode and all below it. Parents come before their children.
-    pub(crate) fn walk(&self, path: &str, mut show: impl FnMut(&Znode)) {
-        let Some((key, node)) = Place::of(path).and_then(|place| self.nodes.get(place.order()))
-        else {
-            return;
-        };
-        show(node);
-        let mut parents = vec![key.path()];
-        while let Some(parent) = parents.pop() {
-            let start = Place::before_children(parent);
-            let items = self.nodes.iter_from(start.order());
-            for (key, node) in items.take_while(|(key, _)| key.place().parent == start.parent) {
-                if key.place().is_root() {
-                    continue;
+    /// A znode and all below it, parents before their children.
+    pub(crate) fn walk<'a>(
+        &'a self,
+        path: &str,
+    ) -> impl Iterator<Item = (&'a Arc<str>, &'a Znode)> {
+        let top = Place::of(path).and_then(|place| self.nodes.get(place.order()));
+        let mut parents: Vec<&Arc<str>> = top.iter().map(|(key, _)| key.path()).collect();
+        let mut family = parents.pop().map(|path| self.family(path));
+        let below = std::iter::from_fn(move || {
+            loop {
+                if let Some((key, node)) = family.as_mut()?.next() {
+                    if node.child_count > 0 {
+                        parents.push(key.path());
+                    }
+                    return Some((key, node));
                 }
-                show(node);
-                if node.child_count > 0 {
-                    parents.push(key.path());
-                }
+                family = Some(self.family(parents.pop()?));
             }
-        }
+        });
+        top.into_iter().chain(below).map(|(key, node)| (key.path(), &**node))
     }
 
     /// Everything, parents before their children: the order of a snapshot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Znode)> {
-        self.nodes.iter().map(|(key, node)| (key.path(), &**node))
+        self.walk(ROOT)
     }
 }

@@ -88,10 +88,11 @@ impl Writer<'_> {
         Ok(replies)
     }
 
-    /// Removes all ephemeral znodes of a session.
+    /// Removes all ephemeral znodes of a session, in the order of their paths.
     pub(crate) fn end_session(&mut self, session: SessionId) {
         let mut undo = Undo { is_off: true, ..Undo::default() };
-        let paths: Vec<Arc<str>> = self.tree.ephemerals(session).cloned().collect();
+        let mut paths: Vec<Arc<str>> = self.tree.ephemerals(session).cloned().collect();
+        paths.sort_unstable();
         #[cfg(feature = "mutations")]
         let paths: Vec<_> =
             paths.into_iter().skip(usize::from(mutated(Mutation::KeepEphemeral))).collect();

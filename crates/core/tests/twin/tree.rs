@@ -157,7 +157,9 @@ impl TreeTwin {
         for &session in sessions {
             let mut own = self.ephemerals(session);
             own.sort_unstable();
-            let listed: Vec<_> = tree.ephemerals(session).map(|path| path.to_string()).collect();
+            let listed = tree.ephemerals(session).map(|path| path.to_string());
+            let mut listed: Vec<_> = listed.collect();
+            listed.sort_unstable();
             assert_eq!(listed, own);
             assert_eq!(tree.ephemeral_count_of(session), own.len());
         }
