@@ -3,16 +3,17 @@
 #
 #   SERVER=zookeeper|lockkeeper|both   which server (lib.sh)
 #   LOAD="--workers 64,1024 --runs 3 --seconds 10"
+#   CLIENT=library                through the crate zookeeper-client, and not the lean program
 . "$(dirname "$0")/../lib.sh"
 need cargo cargo
-(cd "$COMPAT/probe" && cargo build -q --locked --release --target-dir "$COMPAT_WORK/target-probe") || die "the probe does not build"
+(cd "$COMPAT/probe" && cargo build -q --locked --release ${CLIENT:+--features "$CLIENT"} --target-dir "$COMPAT_WORK/target-probe") || die "the probe does not build"
 PROBE=$COMPAT_WORK/target-probe/release/lockkeeper-zookeeper-probe
 export LOCKKEEPER_PROFILE=release
 measure() {
   echo "== $1"
   # A JVM as in production, which has to be warm before it is measured.
   SERVER=$1 ZK_SERVER_CMD= bash -c '. "$COMPAT/lib.sh"; unset ZK_SERVER_CMD; server_command
-    SRV_JAVA=${SRV_JAVA:--Xmx2g} SRV_LOG=${SRV_LOG:-warn} exec "$0" load --warm "$1" ${LOAD:-}' "$PROBE" "$2"
+    SRV_JAVA=${SRV_JAVA:--Xmx2g} SRV_LOG=${SRV_LOG:-warn} exec "$0" load --warm "$1" ${CLIENT:+--client "$CLIENT"} ${LOAD:-}' "$PROBE" "$2"
 }
 case $SERVER in
   both) measure zookeeper 75 && measure lockkeeper 5;;

@@ -27,6 +27,14 @@ pub fn run(flags: &Flags) -> Result<bool, String> {
     let most = workers.iter().copied().max().unwrap_or(1) as usize;
     let locks = flags.number("locks", most as u64)? as usize;
     prepare(&servers, locks)?;
+    let measure = match flags.texts("client").first().map(String::as_str) {
+        None | Some("lean") => measure,
+        #[cfg(feature = "library")]
+        Some("library") => measure_library,
+        Some(other) => {
+            return Err(format!("--client is lean or library (a feature), not '{other}'"));
+        }
+    };
     if !warm.is_zero() {
         measure(&servers, connections, most.min(256), locks, warm)?;
     }
@@ -91,6 +99,21 @@ struct Run {
     counted_to: Instant,
 }
 
+/// Before it, nothing is counted: sessions are opened and queues fill.
+const SETTLE: Duration = Duration::from_secs(2);
+
+#[cfg(feature = "library")]
+fn measure_library(
+    servers: &Servers,
+    connections: usize,
+    workers: usize,
+    locks: usize,
+    duration: Duration,
+) -> Result<(Vec<u32>, u32), String> {
+    let ports = servers.ports();
+    crate::load_library::measure(&ports, connections, workers, locks, SETTLE, duration)
+}
+
 /// The pairs' times in µs, and how many requests failed.
 fn measure(
     servers: &Servers,
@@ -100,14 +123,13 @@ fn measure(
     duration: Duration,
 ) -> Result<(Vec<u32>, u32), String> {
     let ports = servers.ports();
-    let settle = Duration::from_secs(2);
     let begin = Instant::now();
     let run = Run {
         ended: AtomicBool::new(false),
         errors: AtomicU32::new(0),
         begin,
-        counted_from: begin + settle,
-        counted_to: begin + settle + duration,
+        counted_from: begin + SETTLE,
+        counted_to: begin + SETTLE + duration,
     };
     let results: Vec<Result<Vec<u32>, String>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..connections.min(workers))

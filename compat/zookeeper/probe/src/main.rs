@@ -2,15 +2,19 @@
 //!
 //! `differential` sends the same random steps to two servers and compares all that comes back;
 //! `load` runs the classic lock recipe over a few connections and says how many locks a second
-//! were taken and released; `handover` times one lock that thousands wait for. Servers are commands by the contract of `../lib.sh`.
+//! were taken and released; `handover` times one lock that thousands wait for; `full` says what a
+//! full tree and many watches cost. Servers are commands by the contract of `../lib.sh`.
 //!
 //! **Invariant.** Nothing here comes from the product: what both sides share is the specification.
 
 mod client;
 mod differential;
+mod full;
 mod handover;
 mod jute;
 mod load;
+#[cfg(feature = "library")]
+mod load_library;
 mod servers;
 
 use std::collections::HashMap;
@@ -26,6 +30,7 @@ fn main() -> ExitCode {
     let result = match command.as_str() {
         "differential" => differential::run(&flags),
         "load" => load::run(&flags),
+        "full" => full::run(&flags),
         "handover" => handover::run(&flags),
         other => return usage(&format!("no such command: '{other}'")),
     };
@@ -46,8 +51,9 @@ fn usage(error: &str) -> ExitCode {
          \x20     [--without TEXT,TEXT]: leaves out the steps that are told with such a text\n\
          \x20     REFERENCE_CMD and ZK_SERVER_CMD name the two servers\n\
          probe load [--servers 3] [--connections 16] [--workers 64,1024] [--locks N]\n\
-         \x20     [--warm SECONDS] [--seconds 10] [--runs 3]\n\
+         \x20     [--client lean|library] [--warm SECONDS] [--seconds 10] [--runs 3]\n\
          probe handover [--servers 3] [--connections 16] [--waiters 2,20000] [--rounds 300]\n\
+         probe full [--servers 3] [--connections 16] [--znodes 1000000] [--watches 200000] [--seconds 5]\n\
          \x20     ZK_SERVER_CMD names the server"
     );
     ExitCode::from(2)

@@ -190,7 +190,7 @@ mod tests {
         (|tree| _ = tree.owners.remove(session_order(A)), "is forgotten"),
         (|tree| *tree.owners.get_mut(session_order(A)).unwrap() += 1, "a session's ephemeral"),
         (|tree| drop(tree.lines.remove(path_order("/queue"))), "a line is forgotten"),
-        (|tree| *tree.lines.get_mut(path_order("/queue")).unwrap() += 1, "a line is miscounted"),
+        (|tree| change(tree, "/queue", |node| node.in_line += 1), "a line is miscounted"),
         (leave_the_line, "it isn't in its line"),
         (lose_a_parent, "the parent \"/own\" is missing"),
         (|tree| put(tree, "/own/b//c"), "the path is none"),

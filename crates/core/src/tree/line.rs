@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::node::Kind;
-use super::path::{Key, Place, ROOT};
+use super::path::{Key, Place};
 use super::{Tree, Znode, path_order};
 
 /// Digits that a sequential znode's name ends in.
@@ -36,7 +36,7 @@ fn is_uuid(name: &str) -> bool {
 }
 
 /// Whether a znode stands in its parent's line.
-fn stands_in_line(path: &str, node: &Znode) -> bool {
+pub(super) fn stands_in_line(path: &str, node: &Znode) -> bool {
     matches!(node.kind, Kind::Ephemeral(_)) && sequence_number(path).is_some()
 }
 
@@ -56,21 +56,18 @@ fn digits(name: &str) -> &[u8] {
     &name.as_bytes()[name.len().saturating_sub(DIGITS)..]
 }
 
-fn parent_of(place: Place<'_>) -> &str {
-    if place.parent.is_empty() { ROOT } else { place.parent }
-}
-
 impl Tree {
     /// The znodes that have a line, and how many stand in it, in the order of their paths, from
     /// `from` on.
     pub fn lines(&self, from: &str) -> impl Iterator<Item = (&Arc<str>, usize)> {
-        self.lines.iter_from(path_order(from)).map(|(path, count)| (path, *count))
+        self.lines.iter_from(path_order(from)).map(|(path, ())| (path, self.line_len(path)))
     }
 
     /// How many stand in the line of the znode at `path`.
     #[must_use]
     pub fn line_len(&self, path: &str) -> usize {
-        self.lines.get(path_order(path)).map_or(0, |(_, count)| *count)
+        let node = Place::of(path).and_then(|place| self.at(place));
+        node.map_or(0, |node| node.in_line as usize)
     }
 
     /// The line of the znode at `path`: the paths of those who stand in it, by their numbers.
@@ -83,30 +80,14 @@ impl Tree {
         own.map(|(key, ())| key.path())
     }
 
-    /// A znode was put in.
-    pub(super) fn join_line(&mut self, key: &Key, node: &Znode) {
-        if !stands_in_line(key.path(), node) {
-            return;
-        }
-        self.in_line.insert(key.clone(), (), order(key.place()));
-        let parent = parent_of(key.place());
-        match self.lines.get_mut(path_order(parent)) {
-            Some(count) => *count += 1,
-            None => drop(self.lines.insert(parent.into(), 1, path_order(parent))),
-        }
-    }
-
-    /// A znode was taken out.
-    pub(super) fn leave_line(&mut self, key: &Key, node: &Znode) {
-        if !stands_in_line(key.path(), node) {
-            return;
-        }
-        self.in_line.remove(order(key.place()));
-        let parent = parent_of(key.place());
-        let count = self.lines.get_mut(path_order(parent)).expect("a line is counted");
-        *count -= 1;
-        if *count == 0 {
-            self.lines.remove(path_order(parent));
+    /// The first has come to the line of a znode, or the last has left it.
+    pub(super) fn open_or_close_line(&mut self, place: Place<'_>, is_open: bool) {
+        let (key, _) = self.nodes.get(place.order()).expect("it was just changed");
+        let path = key.path().clone();
+        if is_open {
+            self.lines.insert(path.clone(), (), path_order(&path));
+        } else {
+            self.lines.remove(path_order(&path));
         }
     }
 
@@ -120,14 +101,23 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Revision, SessionId, Stamp};
+    use crate::{NodeAcl, Revision, SessionId, Stamp};
 
     fn tree_of(paths: &[&str]) -> Tree {
         let mut tree = Tree::default();
+        let put = |tree: &mut Tree, path: &str, kind| {
+            let node = Znode::new(None, NodeAcl::default(), kind, Revision(1), Stamp(1));
+            let (key, stands) = (Key::new(path.into()).unwrap(), stands_in_line(path, &node));
+            let above = key.clone();
+            tree.put(key, Arc::new(node));
+            let above = above.place().above().unwrap();
+            tree.change(above, |parent| parent.in_line += u32::from(stands));
+        };
+        for path in ["/a", "/a-"] {
+            put(&mut tree, path, Kind::Persistent);
+        }
         for path in paths {
-            let (zxid, at, kind) = (Revision(1), Stamp(1), Kind::Ephemeral(SessionId(7)));
-            let node = Znode::new(None, super::super::NodeAcl::default(), kind, zxid, at);
-            tree.put(Key::new((*path).into()).unwrap(), Arc::new(node));
+            put(&mut tree, path, Kind::Ephemeral(SessionId(7)));
         }
         tree
     }
@@ -174,7 +164,9 @@ mod tests {
         assert_eq!(lines(&tree, ""), all);
         assert_eq!(lines(&tree, "/a-"), all[2..]);
         for path in of_a {
-            tree.take(Place::of(path).unwrap());
+            let place = Place::of(path).unwrap();
+            tree.take(place);
+            tree.change(place.above().unwrap(), |parent| parent.in_line -= 1);
         }
         assert_eq!((line(&tree, "/a"), tree.line_len("/a")), (vec![], 0));
         assert_eq!(lines(&tree, "/a"), all[2..]);

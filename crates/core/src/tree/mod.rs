@@ -8,7 +8,8 @@
 //!
 //! - **Three strokes.** `put`, `take` and `change` are all that writes to the map. What can be
 //!   derived (who owns what, who stands in which [`mod@line`], what can be collected, where quotas
-//!   are, how many bytes) is kept by them, and so is the means to undo ([`mod@write`]).
+//!   are, how many bytes) is kept by them, and so is the means to undo ([`mod@write`]). What a
+//!   znode counts of its children is its own, and changed as such.
 //! - **All or nothing.** Operations are executed in order, each seeing those before. When one
 //!   fails, the strokes of the earlier ones are undone, last first.
 //! - **One counter.** The zxid of a change is the revision of its command.
@@ -34,6 +35,7 @@ use std::sync::Arc;
 pub use acl::{NodeAcl, perms};
 pub use ensemble::{ENSEMBLE_PATH, Listed, Listing, list_members};
 pub use line::sequence_number;
+use line::stands_in_line;
 pub(crate) use node::{Kind, Znode};
 pub use path::check_znode_path;
 use path::{FIXED, Key, Place, ROOT};
@@ -55,8 +57,8 @@ pub struct Tree {
     owners: Pages<SessionId, usize>,
     /// The numbered ephemeral znodes, by parent, number and name.
     in_line: Pages<Key, ()>,
-    /// How many of them each parent has, if any.
-    lines: Pages<Arc<str>, usize>,
+    /// The znodes that have any as children.
+    lines: Pages<Arc<str>, ()>,
     /// Containers, and znodes with a time to live.
     transient: Pages<Arc<str>, ()>,
     /// The paths that have a quota.
@@ -115,7 +117,9 @@ impl Tree {
 
     /// Adds a znode where there is none. Its parent's fields are the caller's to change.
     pub(crate) fn put(&mut self, key: Key, node: Arc<Znode>) {
-        self.join_line(&key, &node);
+        if stands_in_line(key.path(), &node) {
+            self.in_line.insert(key.clone(), (), line::order(key.place()));
+        }
         let copy = key.clone();
         let (place, path) = (copy.place(), copy.path());
         self.bytes += (path.len() + node.data_len()) as u64;
@@ -144,7 +148,9 @@ impl Tree {
     pub(crate) fn take(&mut self, place: Place<'_>) -> (Key, Arc<Znode>) {
         let taken = self.nodes.remove(place.order());
         let (key, node) = taken.expect("only a znode that was found is taken");
-        self.leave_line(&key, &node);
+        if stands_in_line(key.path(), &node) {
+            self.in_line.remove(line::order(key.place()));
+        }
         let path = key.path();
         self.bytes -= (path.len() + node.data_len()) as u64;
         match node.kind {
@@ -172,19 +178,29 @@ impl Tree {
     pub(crate) fn change(&mut self, place: Place<'_>, change: impl FnOnce(&mut Znode)) {
         let node = self.nodes.get_mut(place.order());
         let node = Arc::make_mut(node.expect("only a znode that was found is changed"));
-        let before = node.data_len();
+        let before = (node.data_len(), node.in_line);
         change(node);
-        self.bytes += node.data_len() as u64;
-        self.bytes -= before as u64;
+        let after = (node.data_len(), node.in_line);
+        self.follow(place, before, after);
     }
 
     /// Makes a znode again what it was.
     fn restore(&mut self, place: Place<'_>, before: Arc<Znode>) {
         let node = self.nodes.get_mut(place.order());
         let node = node.expect("what was changed is there until that is undone");
-        self.bytes += before.data_len() as u64;
-        self.bytes -= node.data_len() as u64;
+        let was = (node.data_len(), node.in_line);
+        let is = (before.data_len(), before.in_line);
         *node = before;
+        self.follow(place, was, is);
+    }
+
+    /// A znode has other data, or another line.
+    fn follow(&mut self, place: Place<'_>, before: (usize, u32), after: (usize, u32)) {
+        self.bytes += after.0 as u64;
+        self.bytes -= before.0 as u64;
+        if (before.1 == 0) != (after.1 == 0) {
+            self.open_or_close_line(place, after.1 > 0);
+        }
     }
 }
 

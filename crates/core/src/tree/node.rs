@@ -23,6 +23,8 @@ pub(crate) struct Znode {
     /// How many children were ever made: the next sequential number.
     pub(crate) created: u64,
     pub(crate) child_count: u32,
+    /// How many of the children stand in line.
+    pub(crate) in_line: u32,
     pub(crate) version: i32,
     pub(crate) aversion: i32,
 }
@@ -72,6 +74,7 @@ impl Znode {
             mtime: at,
             created: 0,
             child_count: 0,
+            in_line: 0,
             version: 0,
             aversion: 0,
         }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Tree;
 use super::acl::NodeAcl;
+use super::line::stands_in_line;
 use super::node::{Kind, Znode};
 use super::path::{Key, Place};
 use super::terms::{AclRef, octets};
@@ -90,13 +91,18 @@ impl Tree {
             mtime: record.mtime,
             created: record.created,
             child_count: 0,
+            in_line: 0,
             version: record.version,
             aversion: record.aversion,
         };
         let key = Key::new(path.clone()).ok_or_else(|| named("the path is none"))?;
+        let stands = stands_in_line(&path, &node);
         self.put(key, Arc::new(node));
         if let Some(above) = above {
-            self.change(above, |parent| parent.child_count += 1);
+            self.change(above, |parent| {
+                parent.child_count += 1;
+                parent.in_line += u32::from(stands);
+            });
         }
         Ok(())
     }

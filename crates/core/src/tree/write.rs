@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Tree;
 use super::acl::{NodeAcl, perms};
 use super::ensemble::ENSEMBLE_PATH;
+use super::line::stands_in_line;
 use super::node::{Kind, Znode};
 use super::path::{FIXED, Key, Place, ROOT, check_znode_path};
 use super::quota::{self, Figures};
@@ -212,12 +213,14 @@ impl Writer<'_> {
         let path: Arc<str> = path.into();
         self.tell(&path, NodeChange::Created, &node);
         let key = Key::new(path.clone()).expect("a path that was checked has a slash");
+        let stands = stands_in_line(&path, &node);
         undo.note(|| Stroke::Put(path.clone()));
         self.tree.put(key, Arc::new(node));
         let zxid = self.zxid;
         self.change(above, undo, |parent| {
             parent.created += 1;
             parent.child_count += 1;
+            parent.in_line += u32::from(stands);
             parent.pzxid = zxid;
         });
         self.count_new(&path, len(new.data), undo);
@@ -237,12 +240,13 @@ impl Writer<'_> {
         }
         let parent = self.tree.at(above).ok_or(TreeError::NoNode)?;
         allow(parent, ask, perms::DELETE)?;
-        let node = self.find(path)?;
+        let place = Place::of(path).ok_or(TreeError::NoNode)?;
+        let node = self.tree.at(place).ok_or(TreeError::NoNode)?;
         expect_version(node.version, version)?;
         if node.child_count > 0 {
             return Err(TreeError::NotEmpty);
         }
-        self.remove(Place::of(path).expect("it was found"), undo);
+        self.remove(place, undo);
         Ok(TreeReply::Deleted)
     }
 
@@ -316,9 +320,11 @@ impl Writer<'_> {
         let above = place.above().expect("only the root has none, and it stays");
         let path = key.path().clone();
         let bytes = node.data_len() as i64;
+        let stood = stands_in_line(&path, &node);
         undo.note(|| Stroke::Taken(key, node));
         self.change(above, undo, |parent| {
             parent.child_count -= 1;
+            parent.in_line -= u32::from(stood);
             parent.pzxid = zxid;
         });
         self.count(&path, -1, -bytes, undo);

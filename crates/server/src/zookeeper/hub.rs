@@ -422,9 +422,11 @@ impl Hub {
         }
         if let Some(parent) = parent(path) {
             // A parent that the same command has removed is told of by its own event.
-            let acl = state.tree().node(parent).map(|node| node.acl);
-            let kind = EventType::NodeChildrenChanged;
-            self.fire(Table::Child, &News { kind, path: parent, zxid, acl }, &[]);
+            if self.tables.lock().paths.contains_key(parent) {
+                let acl = state.tree().node(parent).map(|node| node.acl);
+                let kind = EventType::NodeChildrenChanged;
+                self.fire(Table::Child, &News { kind, path: parent, zxid, acl }, &[]);
+            }
         }
     }
 }
