@@ -76,12 +76,18 @@ impl<K: Clone, V: Clone> Pages<K, V> {
 
     /// The value of a key, to be changed: copies the pages down to it that a clone still shares.
     pub(crate) fn get_mut(&mut self, order: impl Fn(&K) -> Ordering) -> Option<&mut V> {
+        self.entry(order).map(|(_, value)| value)
+    }
+
+    /// The same, with the key as it is stored.
+    pub(crate) fn entry(&mut self, order: impl Fn(&K) -> Ordering) -> Option<(&K, &mut V)> {
         let mut page = &mut self.root;
         loop {
             match Arc::make_mut(page) {
                 Page::Leaf(items) => {
                     let at = items.binary_search_by(|(key, _)| order(key)).ok()?;
-                    return Some(&mut items[at].1);
+                    let (key, value) = &mut items[at];
+                    return Some((key, value));
                 }
                 Page::Branch(children) => {
                     let at = route(children, &order);

@@ -21,6 +21,7 @@ struct Counted {
     families: usize,
     ephemerals: usize,
     in_line: usize,
+    lines: usize,
     transient: usize,
     quotas: usize,
     bytes: u64,
@@ -75,6 +76,7 @@ impl Tree {
         counted.nodes += 1;
         counted.bytes += (path.len() + node.data_len()) as u64;
         counted.parents += usize::from(node.child_count > 0);
+        counted.lines += usize::from(node.line.is_listed());
         match node.kind {
             Kind::Persistent => {}
             Kind::Ephemeral(session) => {
@@ -145,7 +147,8 @@ impl Tree {
             ensure(is_counted, "a line is miscounted")?;
             in_line += count;
         }
-        ensure(in_line == counted.in_line, "a line is forgotten")
+        let is_known = in_line == counted.in_line && counted.lines == self.lines.len();
+        ensure(is_known, "a line is forgotten")
     }
 }
 
@@ -190,7 +193,7 @@ mod tests {
         (|tree| _ = tree.owners.remove(session_order(A)), "is forgotten"),
         (|tree| *tree.owners.get_mut(session_order(A)).unwrap() += 1, "a session's ephemeral"),
         (|tree| drop(tree.lines.remove(path_order("/queue"))), "a line is forgotten"),
-        (|tree| change(tree, "/queue", |node| node.in_line += 1), "a line is miscounted"),
+        (|tree| change(tree, "/queue", |node| node.line.join(true)), "a line is miscounted"),
         (leave_the_line, "it isn't in its line"),
         (lose_a_parent, "the parent \"/own\" is missing"),
         (|tree| put(tree, "/own/b//c"), "the path is none"),

@@ -35,6 +35,73 @@ fn is_uuid(name: &str) -> bool {
     }
 }
 
+/// Lines that have ended stay listed, up to so many: most locks are taken again.
+const ENDED_LINES_MAX: usize = 4_096;
+
+/// What a znode knows of its line: how many stand in it, and whether it is among [`Tree::lines`]
+/// and among those that have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LineHead(u32);
+
+/// What has become of a line.
+pub(super) enum LineNews {
+    Begun,
+    Ended,
+}
+
+impl LineHead {
+    const LISTED: u32 = 1 << 31;
+    const ENDED: u32 = 1 << 30;
+    const COUNT: u32 = Self::ENDED - 1;
+
+    pub(super) fn join(&mut self, stands: bool) {
+        self.0 += u32::from(stands);
+    }
+
+    pub(super) fn leave(&mut self, stood: bool) {
+        self.0 -= u32::from(stood);
+    }
+
+    pub(super) fn len(self) -> usize {
+        (self.0 & Self::COUNT) as usize
+    }
+
+    pub(super) fn is_listed(self) -> bool {
+        self.0 & Self::LISTED != 0
+    }
+
+    /// This count, in the lists in which `other` is.
+    pub(super) fn listed_as(self, other: Self) -> Self {
+        Self(self.0 & Self::COUNT | other.0 & !Self::COUNT)
+    }
+
+    /// The count has changed.
+    pub(super) fn settle(&mut self) -> Option<LineNews> {
+        let is_ended = self.0 & Self::ENDED != 0;
+        match (self.len(), self.is_listed()) {
+            (1.., false) => {
+                self.0 |= Self::LISTED;
+                Some(LineNews::Begun)
+            }
+            (0, true) if !is_ended => {
+                self.0 |= Self::ENDED;
+                Some(LineNews::Ended)
+            }
+            _ => None,
+        }
+    }
+
+    /// It is no longer among those that have ended. True if it is to be listed no more.
+    fn forget(&mut self) -> bool {
+        self.0 &= !Self::ENDED;
+        let goes = self.len() == 0 && self.is_listed();
+        if goes {
+            self.0 &= !Self::LISTED;
+        }
+        goes
+    }
+}
+
 /// Whether a znode stands in its parent's line.
 pub(super) fn stands_in_line(path: &str, node: &Znode) -> bool {
     matches!(node.kind, Kind::Ephemeral(_)) && sequence_number(path).is_some()
@@ -60,14 +127,15 @@ impl Tree {
     /// The znodes that have a line, and how many stand in it, in the order of their paths, from
     /// `from` on.
     pub fn lines(&self, from: &str) -> impl Iterator<Item = (&Arc<str>, usize)> {
-        self.lines.iter_from(path_order(from)).map(|(path, ())| (path, self.line_len(path)))
+        let lines = self.lines.iter_from(path_order(from));
+        lines.map(|(path, ())| (path, self.line_len(path))).filter(|(_, len)| *len > 0)
     }
 
     /// How many stand in the line of the znode at `path`.
     #[must_use]
     pub fn line_len(&self, path: &str) -> usize {
         let node = Place::of(path).and_then(|place| self.at(place));
-        node.map_or(0, |node| node.in_line as usize)
+        node.map_or(0, |node| node.line.len())
     }
 
     /// The line of the znode at `path`: the paths of those who stand in it, by their numbers.
@@ -80,13 +148,28 @@ impl Tree {
         own.map(|(key, ())| key.path())
     }
 
-    /// The first has come to the line of a znode, or the last has left it.
-    pub(super) fn open_or_close_line(&mut self, place: Place<'_>, is_open: bool) {
-        let (key, _) = self.nodes.get(place.order()).expect("it was just changed");
-        let path = key.path().clone();
-        if is_open {
-            self.lines.insert(path.clone(), (), path_order(&path));
-        } else {
+    /// A line has begun or ended.
+    pub(super) fn follow_line(&mut self, news: Option<(LineNews, Arc<str>)>) {
+        match news {
+            None => {}
+            Some((LineNews::Begun, path)) => {
+                self.lines.insert(path.clone(), (), path_order(&path));
+            }
+            Some((LineNews::Ended, path)) => {
+                self.ended_lines.push_back(path);
+                if self.ended_lines.len() > ENDED_LINES_MAX {
+                    self.forget_line();
+                }
+            }
+        }
+    }
+
+    /// The line that ended longest ago is listed no more, if it hasn't begun again.
+    fn forget_line(&mut self) {
+        let Some(path) = self.ended_lines.pop_front() else { return };
+        let Some(place) = Place::of(&path) else { return };
+        let Some(node) = self.nodes.get_mut(place.order()) else { return };
+        if Arc::make_mut(node).line.forget() {
             self.lines.remove(path_order(&path));
         }
     }
@@ -111,7 +194,7 @@ mod tests {
             let above = key.clone();
             tree.put(key, Arc::new(node));
             let above = above.place().above().unwrap();
-            tree.change(above, |parent| parent.in_line += u32::from(stands));
+            tree.change(above, |parent| parent.line.join(stands));
         };
         for path in ["/a", "/a-"] {
             put(&mut tree, path, Kind::Persistent);
@@ -166,7 +249,7 @@ mod tests {
         for path in of_a {
             let place = Place::of(path).unwrap();
             tree.take(place);
-            tree.change(place.above().unwrap(), |parent| parent.in_line -= 1);
+            tree.change(place.above().unwrap(), |parent| parent.line.leave(true));
         }
         assert_eq!((line(&tree, "/a"), tree.line_len("/a")), (vec![], 0));
         assert_eq!(lines(&tree, "/a"), all[2..]);

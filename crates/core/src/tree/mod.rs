@@ -30,6 +30,7 @@ mod view;
 mod write;
 
 use std::cmp::Ordering;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub use acl::{NodeAcl, perms};
@@ -57,8 +58,10 @@ pub struct Tree {
     owners: Pages<SessionId, usize>,
     /// The numbered ephemeral znodes, by parent, number and name.
     in_line: Pages<Key, ()>,
-    /// The znodes that have any as children.
+    /// The znodes that have any as children, and some that lately had.
     lines: Pages<Arc<str>, ()>,
+    /// Those whose line came to its end, longest ago first.
+    ended_lines: VecDeque<Arc<str>>,
     /// Containers, and znodes with a time to live.
     transient: Pages<Arc<str>, ()>,
     /// The paths that have a quota.
@@ -96,6 +99,7 @@ impl Tree {
             owners: Pages::default(),
             in_line: Pages::default(),
             lines: Pages::default(),
+            ended_lines: VecDeque::new(),
             transient: Pages::default(),
             quotas: Pages::default(),
             bytes: 0,
@@ -123,6 +127,9 @@ impl Tree {
         let copy = key.clone();
         let (place, path) = (copy.place(), copy.path());
         self.bytes += (path.len() + node.data_len()) as u64;
+        if node.line.is_listed() {
+            self.lines.insert(path.clone(), (), path_order(path));
+        }
         match node.kind {
             Kind::Persistent => {}
             Kind::Ephemeral(session) => {
@@ -153,6 +160,9 @@ impl Tree {
         }
         let path = key.path();
         self.bytes -= (path.len() + node.data_len()) as u64;
+        if node.line.is_listed() {
+            self.lines.remove(path_order(path));
+        }
         match node.kind {
             Kind::Persistent => {}
             Kind::Ephemeral(session) => {
@@ -176,30 +186,34 @@ impl Tree {
 
     /// Changes a znode, but not its kind.
     pub(crate) fn change(&mut self, place: Place<'_>, change: impl FnOnce(&mut Znode)) {
-        let node = self.nodes.get_mut(place.order());
-        let node = Arc::make_mut(node.expect("only a znode that was found is changed"));
-        let before = (node.data_len(), node.in_line);
+        let found = self.nodes.entry(place.order());
+        let (key, node) = found.expect("only a znode that was found is changed");
+        let node = Arc::make_mut(node);
+        let (bytes, line) = (node.data_len(), node.line);
         change(node);
-        let after = (node.data_len(), node.in_line);
-        self.follow(place, before, after);
+        self.bytes += node.data_len() as u64;
+        self.bytes -= bytes as u64;
+        if node.line != line {
+            let news = node.line.settle().map(|news| (news, key.path().clone()));
+            self.follow_line(news);
+        }
     }
 
     /// Makes a znode again what it was.
-    fn restore(&mut self, place: Place<'_>, before: Arc<Znode>) {
-        let node = self.nodes.get_mut(place.order());
-        let node = node.expect("what was changed is there until that is undone");
-        let was = (node.data_len(), node.in_line);
-        let is = (before.data_len(), before.in_line);
-        *node = before;
-        self.follow(place, was, is);
-    }
-
-    /// A znode has other data, or another line.
-    fn follow(&mut self, place: Place<'_>, before: (usize, u32), after: (usize, u32)) {
-        self.bytes += after.0 as u64;
-        self.bytes -= before.0 as u64;
-        if (before.1 == 0) != (after.1 == 0) {
-            self.open_or_close_line(place, after.1 > 0);
+    fn restore(&mut self, place: Place<'_>, mut before: Arc<Znode>) {
+        let found = self.nodes.entry(place.order());
+        let (key, node) = found.expect("what was changed is there until that is undone");
+        self.bytes += before.data_len() as u64;
+        self.bytes -= node.data_len() as u64;
+        if node.line != before.line {
+            // Only the count is undone.
+            let restored = &mut Arc::make_mut(&mut before).line;
+            *restored = restored.listed_as(node.line);
+            let news = restored.settle().map(|news| (news, key.path().clone()));
+            *node = before;
+            self.follow_line(news);
+        } else {
+            *node = before;
         }
     }
 }

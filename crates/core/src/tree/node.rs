@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::acl::NodeAcl;
+use super::line::LineHead;
 use super::terms::{NodeKind, Stat};
 use crate::{Revision, SessionId, Stamp};
 
@@ -23,8 +24,8 @@ pub(crate) struct Znode {
     /// How many children were ever made: the next sequential number.
     pub(crate) created: u64,
     pub(crate) child_count: u32,
-    /// How many of the children stand in line.
-    pub(crate) in_line: u32,
+    /// Of its children.
+    pub(crate) line: LineHead,
     pub(crate) version: i32,
     pub(crate) aversion: i32,
 }
@@ -74,7 +75,7 @@ impl Znode {
             mtime: at,
             created: 0,
             child_count: 0,
-            in_line: 0,
+            line: LineHead::default(),
             version: 0,
             aversion: 0,
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Tree;
 use super::acl::NodeAcl;
-use super::line::stands_in_line;
+use super::line::{LineHead, stands_in_line};
 use super::node::{Kind, Znode};
 use super::path::{Key, Place};
 use super::terms::{AclRef, octets};
@@ -91,7 +91,7 @@ impl Tree {
             mtime: record.mtime,
             created: record.created,
             child_count: 0,
-            in_line: 0,
+            line: LineHead::default(),
             version: record.version,
             aversion: record.aversion,
         };
@@ -101,7 +101,7 @@ impl Tree {
         if let Some(above) = above {
             self.change(above, |parent| {
                 parent.child_count += 1;
-                parent.in_line += u32::from(stands);
+                parent.line.join(stands);
             });
         }
         Ok(())

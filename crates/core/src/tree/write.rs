@@ -220,7 +220,7 @@ impl Writer<'_> {
         self.change(above, undo, |parent| {
             parent.created += 1;
             parent.child_count += 1;
-            parent.in_line += u32::from(stands);
+            parent.line.join(stands);
             parent.pzxid = zxid;
         });
         self.count_new(&path, len(new.data), undo);
@@ -324,7 +324,7 @@ impl Writer<'_> {
         undo.note(|| Stroke::Taken(key, node));
         self.change(above, undo, |parent| {
             parent.child_count -= 1;
-            parent.in_line -= u32::from(stood);
+            parent.line.leave(stood);
             parent.pzxid = zxid;
         });
         self.count(&path, -1, -bytes, undo);
