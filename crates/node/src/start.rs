@@ -30,8 +30,7 @@ use crate::space::Space;
 use crate::{
     DirectoryGuard, Environment, Fault, Member, Monotonic, NodeConfig, NodeId, Start, StartError,
     Timers, TransportListener, deadlines, ensemble, forward, living, membership, reads, runtime,
-    serving,
-    watchdog,
+    serving, watchdog,
 };
 
 /// Entries before a snapshot that are kept for peers that are a little behind: at 64 KiB each, a

@@ -55,7 +55,8 @@ fn serve_all(front: &Front) {
 /// There has been no majority since `lost_at`. Returns when there is more to be done about it.
 fn do_without(front: &Front, lost_at: Instant) -> Option<Instant> {
     let now = Instant::now();
-    let (reading, parting) = (lost_at + grace(&front.settings), lost_at + patience(&front.settings));
+    let (reading, parting) =
+        (lost_at + grace(&front.settings), lost_at + patience(&front.settings));
     if front.settings.read_only
         && reading <= now
         && !front.is_reading_only.swap(true, Ordering::Relaxed)
