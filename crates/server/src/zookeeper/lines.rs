@@ -112,7 +112,10 @@ pub(crate) fn of_session<'a>(tree: &'a Tree, session: SessionId) -> Vec<Standing
         let place = (place > 0).then(|| u32::try_from(place).unwrap_or(u32::MAX));
         Some(Standing { path, who: contender(tree, child)?, place })
     };
-    children(tree, session).take(LISTED_MAX).filter_map(standing).collect()
+    let standings = children(tree, session).take(LISTED_MAX).filter_map(standing);
+    let mut standings: Vec<_> = standings.collect();
+    standings.sort_by_key(|standing| (standing.path, standing.who.token));
+    standings
 }
 
 fn look<'a>(
@@ -352,7 +355,7 @@ mod tests {
             .iter()
             .map(|standing| (standing.path, standing.place))
             .collect();
-        assert_eq!(of_first, [("/l", None), ("/", None)]);
+        assert_eq!(of_first, [("/", None), ("/l", None)]);
     }
 
     #[test]
