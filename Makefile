@@ -9,11 +9,9 @@ FUZZ_TARGETS := wire jute commands apply state frames messages image log
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 FUZZ_WORK := $(TARGET_DIR)/fuzz-work
 
-# Where the ordinary run's hunt begins, and how many seeds it tries at most. A client's bug that one
-# seed in 2,500 showed was mended last: until a long hunt has passed since, these are seeds that are
-# known to pass. Then they are to be the commit's own, fresh for each and the same everywhere:
-# FROM_SEED := $(shell printf '%d' 0x$$(git rev-parse --short=12 HEAD))
-FROM_SEED := 100867198037850
+# Where the ordinary run's hunt begins, and how many seeds it tries at most: the commit's own, fresh
+# for each and the same everywhere.
+FROM_SEED := $(shell printf '%d' 0x$$(git rev-parse --short=12 HEAD 2>/dev/null || echo 1))
 SEEDS_MAX := 1300
 
 SIM := cargo run --quiet --profile hunt --package lockkeeper-sim --features lockkeeper-sim/mutations --
