@@ -106,6 +106,8 @@ impl Servers {
             .env("LOCKKEEPER_SNAPSHOT_LOG_BYTES", "256KiB")
             .env("LOCKKEEPER_FREE_SPACE_BYTES_MIN", "1MiB")
             .env("LOCKKEEPER_ZOOKEEPER_LISTEN", zookeeper_listener(id).to_string())
+            // All clients have one address here.
+            .env("LOCKKEEPER_ZOOKEEPER_MAX_CLIENT_CONNECTIONS", "0")
             // About as short as native leases.
             .env("LOCKKEEPER_ZOOKEEPER_MIN_SESSION_TIMEOUT", session_timeout_min());
         match server.joins {
