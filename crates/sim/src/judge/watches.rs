@@ -205,6 +205,13 @@ impl Connection {
         }
     }
 
+    /// Whether watches were being set anew of which this is told.
+    fn told_anew(&mut self, path: &str, tables: &[Watch]) -> bool {
+        let before = self.anew.len();
+        self.anew.retain(|(of, watch)| of != path || !tables.contains(watch));
+        self.anew.len() < before
+    }
+
     fn notified(
         &mut self,
         path: &str,
@@ -219,11 +226,15 @@ impl Connection {
             Change::Deleted => &[Watch::Exists, Watch::Data, Watch::Children],
             Change::ChildrenChanged => &[Watch::Children],
         };
-        // While watches are set anew, what is told is how it is now, whatever happened between.
-        let mut is_anew = false;
-        for &table in tables {
-            is_anew |= self.anew.remove(&of(table));
-        }
+        // While watches are set anew, what is told is how it is now, whatever happened between; and
+        // each of the two tables tells for itself: a deletion is told twice to who had both.
+        let is_anew = match change {
+            Change::Deleted => {
+                self.told_anew(path, &[Watch::Exists, Watch::Data])
+                    || self.told_anew(path, &[Watch::Children])
+            }
+            _ => self.told_anew(path, tables),
+        };
         if is_anew {
             return;
         }
@@ -293,6 +304,12 @@ mod tests {
         TreeSeen::Rewatching { since, watches: vec![(AT.to_owned(), watch)] }
     }
 
+    /// Of data and of children.
+    fn rewatching_both(since: u64) -> TreeSeen {
+        let watches = [Watch::Data, Watch::Children].map(|watch| (AT.to_owned(), watch));
+        TreeSeen::Rewatching { since, watches: watches.to_vec() }
+    }
+
     #[track_caller]
     fn found(told: &[TreeSeen]) -> Vec<Verdict> {
         let mut forge = forge();
@@ -333,6 +350,15 @@ mod tests {
                 rewatching(Watch::Data, 30),
                 TreeSeen::Rewatched { zxid: 35 },
                 notified(Change::Deleted, 60),
+            ],
+            // What is told of watches that are set anew has no revision.
+            &[
+                TreeSeen::Connected { zxid: 55 },
+                rewatching_both(55),
+                notified(Change::Deleted, u64::MAX),
+                notified(Change::Deleted, u64::MAX),
+                TreeSeen::Rewatched { zxid: 65 },
+                told(65),
             ],
         ];
         for told in lawful {
@@ -383,6 +409,15 @@ mod tests {
                     told(60),
                 ],
                 &["revision 60", "not told before"],
+            ),
+            (
+                &[
+                    TreeSeen::Connected { zxid: 55 },
+                    rewatching(Watch::Data, 55),
+                    notified(Change::Deleted, u64::MAX),
+                    notified(Change::Deleted, u64::MAX),
+                ],
+                &["unasked"],
             ),
             (&[told(20), TreeSeen::Connected { zxid: 20 }, told(19)], &["back to revision 19"]),
             (&[TreeSeen::Nonsense { what: "an odd frame".to_owned() }], &["an odd frame"]),
