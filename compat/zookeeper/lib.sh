@@ -62,6 +62,14 @@ venv() {
   echo "$dir"
 }
 
+# probe [FEATURES]: builds the program that measures (probe/); sets PROBE.
+probe() {
+  need cargo cargo
+  (cd "$COMPAT/probe" && cargo build -q --locked --release ${1:+--features "$1"} --target-dir "$COMPAT_WORK/target-probe") \
+    || die "the probe does not build"
+  PROBE=$COMPAT_WORK/target-probe/release/lockkeeper-zookeeper-probe
+}
+
 # The server under test: sets ZK_SERVER_CMD, and makes ready what it starts.
 server_command() {
   [ -n "${ZK_SERVER_CMD:-}" ] && return

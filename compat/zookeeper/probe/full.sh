@@ -4,8 +4,7 @@
 #   SERVER=zookeeper|lockkeeper   which server (lib.sh)
 #   FULL="--znodes 1000000 --watches 200000"
 . "$(dirname "$0")/../lib.sh"
-need cargo cargo
-(cd "$COMPAT/probe" && cargo build -q --locked --release --target-dir "$COMPAT_WORK/target-probe") || die "the probe does not build"
+probe
 export LOCKKEEPER_PROFILE=release SRV_JAVA=${SRV_JAVA:--Xmx4g} SRV_LOG=${SRV_LOG:-warn}
 server_command
-exec "$COMPAT_WORK/target-probe/release/lockkeeper-zookeeper-probe" full ${FULL:-}
+exec "$PROBE" full ${FULL:-}

@@ -4,8 +4,7 @@
 #   SERVER=zookeeper|lockkeeper   which server (lib.sh)
 #   HANDOVER="--waiters 2,20000"
 . "$(dirname "$0")/../lib.sh"
-need cargo cargo
-(cd "$COMPAT/probe" && cargo build -q --locked --release --target-dir "$COMPAT_WORK/target-probe") || die "the probe does not build"
+probe
 export LOCKKEEPER_PROFILE=release SRV_JAVA=${SRV_JAVA:--Xmx2g} SRV_LOG=${SRV_LOG:-warn}
 server_command
-exec "$COMPAT_WORK/target-probe/release/lockkeeper-zookeeper-probe" handover ${HANDOVER:-}
+exec "$PROBE" handover ${HANDOVER:-}

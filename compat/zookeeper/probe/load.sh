@@ -5,9 +5,7 @@
 #   LOAD="--workers 64,1024 --runs 3 --seconds 10"
 #   CLIENT=library                through the crate zookeeper-client, and not the lean program
 . "$(dirname "$0")/../lib.sh"
-need cargo cargo
-(cd "$COMPAT/probe" && cargo build -q --locked --release ${CLIENT:+--features "$CLIENT"} --target-dir "$COMPAT_WORK/target-probe") || die "the probe does not build"
-PROBE=$COMPAT_WORK/target-probe/release/lockkeeper-zookeeper-probe
+probe "${CLIENT:-}"
 export LOCKKEEPER_PROFILE=release
 measure() {
   echo "== $1"

@@ -30,7 +30,7 @@ pub fn run(flags: &Flags) -> Result<bool, String> {
     let measure = match flags.texts("client").first().map(String::as_str) {
         None | Some("lean") => measure,
         #[cfg(feature = "library")]
-        Some("library") => measure_library,
+        Some("library") => crate::load_library::measure,
         Some(other) => {
             return Err(format!("--client is lean or library (a feature), not '{other}'"));
         }
@@ -100,19 +100,7 @@ struct Run {
 }
 
 /// Before it, nothing is counted: sessions are opened and queues fill.
-const SETTLE: Duration = Duration::from_secs(2);
-
-#[cfg(feature = "library")]
-fn measure_library(
-    servers: &Servers,
-    connections: usize,
-    workers: usize,
-    locks: usize,
-    duration: Duration,
-) -> Result<(Vec<u32>, u32), String> {
-    let ports = servers.ports();
-    crate::load_library::measure(&ports, connections, workers, locks, SETTLE, duration)
-}
+pub const SETTLE: Duration = Duration::from_secs(2);
 
 /// The pairs' times in µs, and how many requests failed.
 fn measure(

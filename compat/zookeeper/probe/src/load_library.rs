@@ -10,15 +10,18 @@ use std::time::{Duration, Instant};
 
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
+use crate::load::SETTLE;
+use crate::servers::Servers;
+
 /// The pairs' times in µs, and how many requests failed.
 pub fn measure(
-    ports: &[u16],
+    servers: &Servers,
     connections: usize,
     workers: usize,
     locks: usize,
-    settle: Duration,
     duration: Duration,
 ) -> Result<(Vec<u32>, u32), String> {
+    let ports = servers.ports();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
@@ -30,7 +33,7 @@ pub fn measure(
             clients.push(client.map_err(|error| format!("no session: {error}"))?);
         }
         let ended = Arc::new(AtomicBool::new(false));
-        let from = Instant::now() + settle;
+        let from = Instant::now() + SETTLE;
         let counted = from..from + duration;
         let tasks: Vec<_> = (0..workers)
             .map(|worker| {
@@ -56,7 +59,7 @@ pub fn measure(
                 })
             })
             .collect();
-        tokio::time::sleep(settle + duration).await;
+        tokio::time::sleep(SETTLE + duration).await;
         ended.store(true, Ordering::Relaxed);
         let (mut pairs, mut errors) = (Vec::new(), 0);
         for task in tasks {
