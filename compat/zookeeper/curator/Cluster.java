@@ -65,9 +65,10 @@ final class Cluster implements AutoCloseable {
 
     /** Kills the leader, waits until another one leads, starts it again and waits until it serves. */
     void replaceLeader() throws Exception {
+        Main.await("a leader", 120, () -> leader() != null);
         Node old = leader();
         stop(old, true);
-        Main.await("another leader", 60, () -> {
+        Main.await("another leader", 120, () -> {
             Node now = leader();
             return now != null && now != old;
         });
@@ -109,7 +110,7 @@ final class Cluster implements AutoCloseable {
     }
 
     private static void awaitServing(Node node) throws Exception {
-        Main.await("server " + node.id + " to serve", 90, () -> {
+        Main.await("server " + node.id + " to serve", 120, () -> {
             if (!node.process.isAlive()) {
                 throw new IllegalStateException("server " + node.id + " ended: see " + node.dir.resolve("log"));
             }

@@ -4,11 +4,14 @@ import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.state.ConnectionState;
 
-/** A JVM of its own that holds a lock with a short session, to be paused; says what it learns. */
+/**
+ * A JVM of its own that holds a lock, to be paused; says what it learns. Its session is short, so that the pause may
+ * be, and yet outlasts a machine that stands still for some seconds before the pause.
+ */
 public final class Holder {
     public static void main(String[] args) throws Exception {
         CountDownLatch lost = new CountDownLatch(1);
-        CuratorFramework client = Main.client(args[0], 4_000);
+        CuratorFramework client = Main.client(args[0], 10_000);
         client.getConnectionStateListenable().addListener((c, state) -> {
             if (state == ConnectionState.LOST) {
                 lost.countDown();

@@ -39,6 +39,7 @@ import org.apache.curator.framework.recipes.queue.DistributedDelayQueue;
 import org.apache.curator.framework.recipes.queue.DistributedIdQueue;
 import org.apache.curator.framework.recipes.queue.DistributedPriorityQueue;
 import org.apache.curator.framework.recipes.queue.DistributedQueue;
+import org.apache.curator.framework.recipes.queue.QueueBase;
 import org.apache.curator.framework.recipes.queue.QueueBuilder;
 import org.apache.curator.framework.recipes.queue.QueueConsumer;
 import org.apache.curator.framework.recipes.queue.QueueSerializer;
@@ -55,7 +56,10 @@ import org.apache.zookeeper.data.Stat;
 
 /** The recipes, each as {@link Recipe} wants it. */
 final class Recipes {
-    private static final int SOON = 30;
+    /** Seconds that what is about to happen may take: no measure of speed, but the end of a wait in vain. */
+    private static final int SOON = 60;
+    /** Seconds that a waiter begun before a disturbance waits at most: it must outlast it, and all other recipes. */
+    private static final int LONG = 900;
 
     static Map<String, Supplier<Recipe>> all() {
         Map<String, Supplier<Recipe>> all = new LinkedHashMap<>();
@@ -524,7 +528,7 @@ final class Recipes {
             check(!new DistributedBarrier(b, path).waitOnBarrier(200, TimeUnit.MILLISECONDS), "through a barrier");
             waiters = new ArrayList<>();
             for (int i = 0; i < 4; i++) {
-                waiters.add(Main.async(() -> new DistributedBarrier(b, path).waitOnBarrier(150, TimeUnit.SECONDS)));
+                waiters.add(Main.async(() -> new DistributedBarrier(b, path).waitOnBarrier(LONG, TimeUnit.SECONDS)));
             }
         }
 
@@ -569,9 +573,9 @@ final class Recipes {
             for (int i = 0; i < 2; i++) {
                 members.add(Main.async(() -> {
                     DistributedDoubleBarrier barrier = new DistributedDoubleBarrier(b, path, 3);
-                    boolean entered = barrier.enter(150, TimeUnit.SECONDS);
+                    boolean entered = barrier.enter(LONG, TimeUnit.SECONDS);
                     inside.countDown();
-                    return entered && barrier.leave(150, TimeUnit.SECONDS);
+                    return entered && barrier.leave(LONG, TimeUnit.SECONDS);
                 }));
             }
             Main.await("two members at the barrier", SOON,
@@ -579,8 +583,9 @@ final class Recipes {
         }
 
         private boolean broken() throws Exception {
+            // That a member was told nothing is known only after a while: it is there to wait for.
             try {
-                members.get(0).get(3, TimeUnit.SECONDS);
+                members.get(0).get(20, TimeUnit.SECONDS);
                 return true;
             } catch (TimeoutException e) {
                 return false;
@@ -893,6 +898,12 @@ final class Recipes {
         }
     }
 
+    /** A queue puts in the background. What was put is there when this returns, also for the other client. */
+    private static void flush(QueueBase<String> queue, CuratorFramework other, String path) throws Exception {
+        check(queue.flushPuts(SOON, TimeUnit.SECONDS), "what was put is not there");
+        seenBy(other, path);
+    }
+
     private static final class Queue implements Recipe {
         private final Consumer consumer = new Consumer();
         private DistributedQueue<String> writer;
@@ -957,7 +968,7 @@ final class Recipes {
             writer.put("late", 30);
             writer.put("soon", -5);
             writer.put("middle", 4);
-            seenBy(a, path);
+            flush(writer, a, path);
         }
 
         @Override
@@ -983,7 +994,8 @@ final class Recipes {
         private final Consumer consumer = new Consumer();
         private DistributedDelayQueue<String> writer;
         private DistributedDelayQueue<String> reader;
-        private long due;
+        private CuratorFramework a;
+        private String path;
 
         @Override
         public void plain(CuratorFramework a, CuratorFramework b, String path) throws Exception {
@@ -991,22 +1003,42 @@ final class Recipes {
             survived();
         }
 
+        /**
+         * The reader is left waiting for an item that is due in a day. It has none in hand meanwhile: Curator's reader
+         * deletes an item before it hands it on, and drops it if the connection breaks between the two.
+         */
         @Override
         public void begin(CuratorFramework a, CuratorFramework b, String path) throws Exception {
+            this.a = a;
+            this.path = path;
             writer = QueueBuilder.builder(b, null, TEXT, path).buildDelayQueue();
             reader = QueueBuilder.builder(a, consumer, TEXT, path).buildDelayQueue();
             writer.start();
-            reader.start();
-            due = System.currentTimeMillis() + 1500;
+            long now = System.currentTimeMillis();
+            writer.put("tomorrow", now + TimeUnit.DAYS.toMillis(1));
+            long due = now + 500;
             writer.put("later", due);
-            writer.put("now", System.currentTimeMillis());
+            writer.put("now", now);
+            flush(writer, a, path);
+            // Its first listing has them all, however long the puts took: the order is by their times alone.
+            reader.start();
+            List<String> taken = consumer.take(2);
+            check(taken.equals(List.of("now", "later")), "not by their time: " + taken);
+            check(System.currentTimeMillis() >= due, "came before its time");
         }
 
         @Override
         public void survived() throws Exception {
-            List<String> taken = consumer.take(2);
-            check(taken.equals(List.of("now", "later")), "not by their time: " + taken);
+            // The reader hears of new items, still knows the old one, and keeps to their times.
+            long due = System.currentTimeMillis() + 500;
+            writer.put("later", due);
+            check(consumer.take(1).equals(List.of("later")), "the item did not come");
             check(System.currentTimeMillis() >= due, "came before its time");
+            Main.await("tomorrow's item alone to be left", SOON, () -> {
+                seenBy(a, path);
+                return a.getChildren().forPath(path).size() == 1;
+            });
+            check(consumer.items.isEmpty(), "came before its time: " + consumer.items);
         }
 
         @Override
@@ -1040,7 +1072,7 @@ final class Recipes {
             writer.put("one", "id-1");
             writer.put("two", "id-2");
             writer.put("three", "id-3");
-            seenBy(a, path);
+            flush(writer, a, path);
         }
 
         @Override
