@@ -8,8 +8,9 @@ use lockkeeper_wire::native::{self, request, response};
 
 use crate::peer::{LONG_TTL, Peer, PushedClock, acquire, granted, holder, soon};
 
-const TTL: Duration = Duration::from_millis(600);
-const MARGIN: Duration = Duration::from_millis(22);
+/// Of the guards here, which may have to outlast a machine that stands still for some seconds.
+const TTL: Duration = Duration::from_secs(5);
+const MARGIN: Duration = Duration::from_millis(110);
 
 #[tokio::test]
 async fn a_guard_is_lost_a_margin_before_its_lease_ends_when_the_network_swallows_everything() {
@@ -60,7 +61,6 @@ async fn a_confirmed_heartbeat_moves_the_deadline_and_an_overdue_one_suspends() 
 
 #[tokio::test]
 async fn a_late_confirmation_counts_from_the_sending_of_its_heartbeat() {
-    const TTL: Duration = Duration::from_secs(3);
     const DELAY: Duration = Duration::from_millis(300);
     let peer = Peer::listen().await;
     let (_client, guard, mut link) = holder(&[&peer], Peer::builder(&[&peer]).ttl(TTL)).await;
@@ -68,6 +68,7 @@ async fn a_late_confirmation_counts_from_the_sending_of_its_heartbeat() {
     let before = *deadlines.borrow_and_update();
     let heartbeat = link.heartbeat().await;
     let sent_before = SystemClock.boottime();
+    // The answer is on its way for so long, which is what is tested.
     tokio::time::sleep(DELAY).await;
     let confirmed = native::HeartbeatConfirmed {};
     link.send(heartbeat, response::Body::HeartbeatConfirmed(confirmed)).await;

@@ -96,9 +96,9 @@ pub(crate) struct Client {
 pub(crate) const EXCLUSIVE: Mode = Mode::Exclusive;
 
 impl Client {
-    /// Opens a session that outlives any test unless it is heard of.
+    /// Opens a session that outlives any test, although it may not be heard of.
     pub(crate) fn open(node: &NodeHandle) -> Self {
-        Self::open_with_ttl(node, 60_000)
+        Self::open_with_ttl(node, 600_000)
     }
 
     pub(crate) fn open_with_ttl(node: &NodeHandle, ttl_ms: u32) -> Self {

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::disks::{Trouble, TroubledDisk};
 
 /// How long a test waits for what must happen. Generous: the machine may be busy.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// So little that the machine's own disk has it, and a test's full one hasn't.
 pub(crate) const DISK_RESERVE_BYTES: u64 = 1;

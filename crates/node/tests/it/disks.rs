@@ -238,13 +238,22 @@ fn followers_without_room_matter_once_the_others_are_no_majority() {
 /// Asks for a lock, and for want of room on whose disk it was refused.
 fn short_of_room(client: &mut Client, lock: &str) -> Option<NodeId> {
     let number = Number(client.next_number());
-    let request = acquire(lock);
-    let command = Command::Request { session: client.session, number, floor: number, request };
-    match client.try_ask(&command) {
-        Ok(Reply::Granted { .. } | Reply::Queued { .. } | Reply::Refused(_)) => None,
-        Err(Unavailable::DiskFull { node, .. }) => Some(node),
-        other => panic!("{other:?}"),
-    }
+    let mut refused = None;
+    // Without a leader, or without its word in time, it is asked again.
+    eventually("an answer", || {
+        let request = acquire(lock);
+        let command = Command::Request { session: client.session, number, floor: number, request };
+        match client.try_ask(&command) {
+            Ok(Reply::Granted { .. } | Reply::Queued { .. } | Reply::Refused(_)) => true,
+            Err(Unavailable::DiskFull { node, .. }) => {
+                refused = Some(node);
+                true
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => false,
+        }
+    });
+    refused
 }
 
 /// A running node other than `leader`.

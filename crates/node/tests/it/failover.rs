@@ -117,13 +117,14 @@ fn leadership_goes_round_under_load_and_nothing_is_lost() {
     for round in 0..3 {
         let so_far = count();
         eventually("everybody gets on", || count().iter().zip(&so_far).all(|(a, b)| a > b));
-        let before = cluster.leader();
-        // Asked anywhere, and now and then of the leader itself.
+        // Asked anywhere, and now and then of the leader itself. A machine that stands still
+        // meanwhile may have elected somebody by itself.
         let asked = 1 + round % 3;
-        let to = cluster.nodes[&asked].run(async |node| node.transfer_leadership(None).await);
-        let to = to.expect("somebody takes over");
-        assert_ne!(to, before);
-        eventually("the successor leads", || cluster.node(to).status().leader == Some(to));
+        eventually("somebody takes over, and leads", || {
+            let before = cluster.leader();
+            let to = cluster.nodes[&asked].run(async |node| node.transfer_leadership(None).await);
+            to.is_ok_and(|to| to != before && cluster.leader() == to)
+        });
     }
     is_over.store(true, Ordering::Relaxed);
     for worker in workers {

@@ -160,7 +160,7 @@ fn sessions_that_expire_together_free_what_they_held_and_waited_for() {
     let server = Running::start();
     let (sessions, waiting) = (200 * crowd(), 10 * crowd());
     // Long enough for all to be there before the first one ends.
-    let ttl_ms = u32::try_from(2_000 + 1_000 * crowd()).unwrap();
+    let ttl_ms = u32::try_from(6_000 + 1_000 * crowd()).unwrap();
     let mut client = server.connect();
     client.ask(1, open(fresh_id(), 600_000));
     client.session_state(1);
@@ -180,7 +180,7 @@ fn sessions_that_expire_together_free_what_they_held_and_waited_for() {
     heir.stream.set_nonblocking(true).unwrap();
     let mut during = Vec::new();
     let mut id = 2_000;
-    while !granted {
+    while !granted || during.is_empty() {
         assert!(held.elapsed() < 10 * PATIENCE, "the sessions don't end");
         let asked = Instant::now();
         // It may take many: the floor goes with them.
@@ -192,7 +192,7 @@ fn sessions_that_expire_together_free_what_they_held_and_waited_for() {
         ask(id + 1, id + 1, Asks::Release(Release { acquire: id }));
         during.push(asked.elapsed());
         id += 2;
-        granted = heir.stream.read(&mut [0; 64]).is_ok_and(|read| read > 0);
+        granted = granted || heir.stream.read(&mut [0; 64]).is_ok_and(|read| read > 0);
     }
     // The waiters' sessions are the newest: the line ends with them.
     let queue = Asks::Acquire(wire::Acquire { lock: "queue".to_owned(), ..Default::default() });

@@ -18,7 +18,10 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 /// Longer than anything here takes, however busy the machine is.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The lease of sessions that aren't to end: nobody beats for them.
+pub(crate) const LONG_TTL_MS: u32 = 600_000;
 
 pub(crate) const SECRET: [u8; 16] = *b"sixteen letters!";
 
@@ -47,6 +50,9 @@ impl Running {
     pub(crate) fn start_in(data_dir: TempDir, change: impl FnOnce(&mut ServerConfig)) -> Self {
         let mut config = ServerConfig::loopback(1, data_dir.path().to_owned());
         config.node.free_space_bytes_min = 0;
+        // The clients here ask once. By the timers a node also knows how long it may wait for its
+        // disk before it says that an outcome is unknown: ten seconds with these, one by default.
+        config.node.timers = Timers::WAN;
         change(&mut config);
         let (started, has_started) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
@@ -150,7 +156,12 @@ impl Members {
             config.node.id = id;
             config.node.listen_peer = Some(member.peer_address.clone());
             config.node.start = Start::Together(self.0.clone());
-            config.node.timers = Timers::RELAXED;
+            // A compromise: elections don't take long, and a busy machine seldom makes one.
+            config.node.timers = Timers {
+                heartbeat: Duration::from_millis(100),
+                election_min: Duration::from_millis(500),
+                election_max: Duration::from_secs(1),
+            };
             change(config);
         })
     }
@@ -252,7 +263,7 @@ impl<S: Read + Write> Client<S> {
 
     #[track_caller]
     pub(crate) fn open(&mut self, session: u64) -> SessionState {
-        self.ask(1, open(session, 10_000));
+        self.ask(1, open(session, LONG_TTL_MS));
         self.session_state(1)
     }
 

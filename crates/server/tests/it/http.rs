@@ -8,7 +8,9 @@ use lockkeeper_wire::native::{
     response::Body,
 };
 
-use crate::harness::{Client, Members, Running, acquire, eventually, fresh_id, http, open};
+use crate::harness::{
+    Client, LONG_TTL_MS, Members, Running, acquire, eventually, fresh_id, http, open,
+};
 use crate::life::with_a_lock_at_the_leader;
 
 #[test]
@@ -143,10 +145,12 @@ fn metrics_tell_what_a_hand_over_takes_and_why_it_came() {
         client.session_state(1);
         client
     };
-    let mut next = session(60_000);
+    let mut next = session(LONG_TTL_MS);
     let mut wait_behind = |id, lock: &str| {
         next.ask(id, acquire(lock));
-        match next.answer(id) {
+        // What it waited for before may have come meanwhile.
+        let mut heard = std::iter::repeat_with(|| next.receive().expect("the connection is open"));
+        match heard.find(|heard| heard.id != 0).and_then(|answer| answer.body).expect("an answer") {
             Body::Queued(_) => true,
             Body::Granted(_) => {
                 next.ask(id + 1, Asks::Release(Release { acquire: id }));
@@ -158,13 +162,13 @@ fn metrics_tell_what_a_hand_over_takes_and_why_it_came() {
     };
     // A silent holder may lose its lock before anybody waits for it: then another one tries.
     let is_lost_too_soon = |id| {
-        session(500).acquire(2, "expiry");
+        session(3_000).acquire(2, "expiry");
         !wait_behind(id, "expiry")
     };
     assert!(!(2..).step_by(2).map(is_lost_too_soon).take(20).all(|is_lost| is_lost));
 
     let names = ["release", "disconnect", "revoke"];
-    let [mut releasing, mut leaving, mut robbed] = [10_000; 3].map(session);
+    let [mut releasing, mut leaving, mut robbed] = [LONG_TTL_MS; 3].map(session);
     releasing.acquire(2, "release");
     leaving.acquire(2, "disconnect");
     let if_token = robbed.acquire(2, "revoke");

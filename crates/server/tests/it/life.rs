@@ -3,12 +3,13 @@
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use lockkeeper_node::Environment;
+use lockkeeper_node::{Environment, Timers};
 use lockkeeper_server::{Server, ServerConfig};
 use lockkeeper_wire::native::{self as wire, refused::Code, request::Body as Asks, response::Body};
 
 use crate::harness::{
-    Client, Members, Running, SECRET, fresh_id, http, open, resume, runtime, start_error,
+    Client, LONG_TTL_MS, Members, Running, SECRET, fresh_id, http, open, resume, runtime,
+    start_error,
 };
 
 #[test]
@@ -85,7 +86,7 @@ pub(crate) fn with_a_lock_at_the_leader(servers: &[Running], session: u64) -> (u
             client.ask(1, Asks::ClusterStatus(wire::ClusterStatus {}));
             let Body::Cluster(cluster) = client.answer(1) else { panic!("no status") };
             if cluster.leader == cluster.node && cluster.hold_count == 0 {
-                client.ask(2, open(session, 10_000));
+                client.ask(2, open(session, LONG_TTL_MS));
                 if let Body::SessionState(_) = client.answer(2) {
                     let token = client.acquire(3, "a");
                     return (index, client, token);
@@ -114,6 +115,8 @@ fn an_embedded_node_serves_its_socket_and_is_idle_once_alone() {
     let data_dir = directory.path().join("data");
     let mut config = ServerConfig::embedded(data_dir, socket.clone(), Duration::from_millis(50));
     config.node.free_space_bytes_min = 0;
+    // As the harness has it: a slow disk is waited for.
+    config.node.timers = Timers::WAN;
 
     runtime().block_on(async {
         let server = Server::start(config, Environment::system()).await.unwrap();

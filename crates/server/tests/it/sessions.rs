@@ -5,7 +5,7 @@ use lockkeeper_wire::native::{
     response::Body,
 };
 
-use crate::harness::{Client, Running, SECRET, acquire, fresh_id, resume};
+use crate::harness::{Client, LONG_TTL_MS, Running, SECRET, acquire, fresh_id, resume};
 
 #[test]
 fn a_lock_goes_from_hand_to_hand() {
@@ -184,7 +184,7 @@ fn questions_show_who_holds_and_who_waits() {
     let mut visitor = server.connect();
     let lock = get_lock(&mut visitor, 1, "deploy/prod");
     assert_eq!((lock.holds[0].session, lock.holds[0].token), (holder_id, token));
-    assert!(lock.holds[0].lease_left_ms.is_some_and(|left_ms| left_ms <= 10_000));
+    assert!(lock.holds[0].lease_left_ms.is_some_and(|left_ms| left_ms <= LONG_TTL_MS));
     assert_eq!((lock.waiters[0].session, lock.waiters[0].place), (waiter_id, 1));
     assert_eq!(get_lock(&mut visitor, 2, "nobody/knows/it").hold_count, 0);
 

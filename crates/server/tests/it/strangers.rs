@@ -9,7 +9,7 @@ use lockkeeper_wire::native::{
     mode, refused::Code, request::Body as Asks,
 };
 
-use crate::harness::{Client, Running, SECRET, acquire, fresh_id, open, resume};
+use crate::harness::{Client, LONG_TTL_MS, Running, SECRET, acquire, fresh_id, open, resume};
 
 #[test]
 fn another_magic_is_told_that_this_is_the_wrong_port() {
@@ -35,7 +35,7 @@ fn another_version_is_answered_with_ours_and_a_goodbye() {
 #[test]
 fn a_greeting_may_come_byte_by_byte_but_not_for_ever() {
     let server = Running::start_with(|config| {
-        config.handshake_timeout = Duration::from_millis(500);
+        config.handshake_timeout = Duration::from_secs(5);
     });
     let mut greeting = BytesMut::new();
     wire::greet(&mut greeting);
@@ -45,9 +45,12 @@ fn a_greeting_may_come_byte_by_byte_but_not_for_ever() {
     }
     Client::after_greeting(slow).open(fresh_id());
 
-    for said in [0, 1, 11] {
+    let silent = [0, 1, 11].map(|said| {
         let mut silent = server.connect_silently();
         silent.write_all(&greeting[..said]).unwrap();
+        (silent, said)
+    });
+    for (mut silent, said) in silent {
         let mut answer = Vec::new();
         silent.read_to_end(&mut answer).unwrap();
         assert!(answer.is_empty(), "{answer:?} after {said} bytes");
@@ -172,13 +175,13 @@ fn a_connection_carries_one_session() {
 
 #[test]
 fn absurd_leases_are_refused_with_the_limit() {
-    let server = Running::start_with(|config| config.node.ttl_max = Duration::from_secs(60));
+    let server = Running::start_with(|config| config.node.ttl_max = Duration::from_secs(900));
     let mut client = server.connect();
     for (id, ttl_ms, limit, max) in [
         (1, 0, "ttl_min", 200),
         (2, 199, "ttl_min", 200),
-        (3, 60_001, "ttl_max", 60_000),
-        (4, u32::MAX, "ttl_max", 60_000),
+        (3, 900_001, "ttl_max", 900_000),
+        (4, u32::MAX, "ttl_max", 900_000),
     ] {
         client.ask(id, open(fresh_id(), ttl_ms));
         let refused = client.refusal(id);
@@ -327,7 +330,7 @@ fn a_client_that_does_not_read_is_cut_off() {
 
 #[test]
 fn a_connection_without_a_session_or_request_is_told_to_go() {
-    let server = Running::start_with(|config| config.idle_timeout = Duration::from_millis(300));
+    let server = Running::start_with(|config| config.idle_timeout = Duration::from_secs(5));
     let mut holder = server.connect();
     holder.open(fresh_id());
     let mut watcher = server.connect();
@@ -355,7 +358,7 @@ fn one_connection_too_many_is_told_so() {
     drop(first);
     let mut third = std::iter::repeat_with(|| server.connect())
         .find_map(|mut client| {
-            client.ask(1, open(fresh_id(), 10_000));
+            client.ask(1, open(fresh_id(), LONG_TTL_MS));
             let answer = client.receive()?;
             (answer.id == 1).then_some(client)
         })

@@ -11,7 +11,8 @@ use lockkeeper_wire::jute::{
 };
 
 use super::client::{
-    OPEN, Zk, children, create, delete, exists, fresh, get_data, new_node, results, set_data,
+    OPEN, SHORT_MS, Zk, children, create, delete, exists, fresh, get_data, new_node, results,
+    set_data,
 };
 use super::{connect, start};
 use crate::harness::{Members, eventually};
@@ -44,7 +45,7 @@ fn me_1_a_waiter_whose_session_ends_is_passed_over() {
     let server = start();
     let (mut holder, mut next) = (Zk::new(&server), Zk::new(&server));
     holder.create("/lock", 0);
-    let mut waiter = Zk::with_timeout(&server, 600);
+    let mut waiter = Zk::with_timeout(&server, SHORT_MS);
     let places =
         [&mut holder, &mut waiter, &mut next].map(|zk| zk.create("/lock/n-", EPHEMERAL_SEQUENTIAL));
     waiter.assert_closed();

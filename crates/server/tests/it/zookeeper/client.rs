@@ -12,6 +12,10 @@ use lockkeeper_wire::jute::{
 
 use crate::harness::{PATIENCE, Running};
 
+/// The time-out of sessions that are to expire: longer than a machine stands still whose disk or
+/// processors stall.
+pub(crate) const SHORT_MS: i32 = 5_000;
+
 /// More than any reply here.
 const REPLY_BYTES_MAX: usize = 256 << 20;
 

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 
 use lockkeeper_wire::jute::{AddWatchMode, ErrorCode, Multi, Read, ReadOp, Request};
 
-use super::client::{Heard, Zk, fresh, get_data, set_data};
+use super::client::{Heard, SHORT_MS, Zk, fresh, get_data, set_data};
 use super::{start, start_with};
 use crate::harness::eventually;
 
@@ -72,7 +72,7 @@ fn the_largest_frame_is_taken() {
 #[test]
 fn whoever_says_nothing_is_let_go() {
     let server = start();
-    let mut zk = Zk::with_timeout(&server, 500);
+    let mut zk = Zk::with_timeout(&server, SHORT_MS);
     // Not even half a request keeps it.
     zk.write(&[0, 0, 0, 100, 1, 2, 3]);
     zk.assert_closed();

@@ -1,6 +1,5 @@
 //! Who the members are, as ZooKeeper's clients see and change it.
 
-use lockkeeper_node::Timers;
 use lockkeeper_wire::jute::{ErrorCode, Reconfig, Request};
 
 use super::client::{Zk, get_data};
@@ -48,7 +47,6 @@ fn three() -> Vec<Running> {
     let servers: Vec<Running> = (1..=3)
         .map(|id| {
             members.start(id, |config| {
-                config.node.timers = Timers::RELAXED;
                 config.zookeeper_listen = Some("127.0.0.1:0".to_owned());
                 config.zookeeper.reconfig = true;
                 config.zookeeper.super_digest = Some(SUPER.to_owned());

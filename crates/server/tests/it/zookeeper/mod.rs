@@ -15,7 +15,6 @@ mod tls;
 mod watches;
 
 use client::{Zk, fresh};
-use lockkeeper_node::Timers;
 use lockkeeper_server::ServerConfig;
 
 use crate::harness::{Running, eventually};
@@ -28,8 +27,6 @@ fn start() -> Running {
 fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Running {
     let server = Running::start_with(|config| {
         config.zookeeper_listen = Some("127.0.0.1:0".to_owned());
-        // A busy machine must not make an outcome unknown, which would close a connection.
-        config.node.timers = Timers::RELAXED;
         config.zookeeper.session_timeout_min = std::time::Duration::from_millis(500);
         change(config);
     });

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use lockkeeper_server::Whitelist;
 use lockkeeper_wire::jute::OpCode;
 
-use super::client::{Zk, exists, get_data};
+use super::client::{SHORT_MS, Zk, exists, get_data};
 use super::{connect, start, start_with};
 use crate::harness::{Running, eventually, http};
 
@@ -162,7 +162,7 @@ fn metrics_have_zookeepers_names_and_ours() {
     }
     assert!(told.ends_with("# EOF\n") && told.matches("# EOF").count() == 1);
     assert!(OpCode::ALL.len() < 40, "one histogram for each");
-    let mut short = Zk::with_timeout(&server, 500);
+    let mut short = Zk::with_timeout(&server, SHORT_MS);
     short.create("/mine", 1);
     drop(short);
     eventually("a session expires", || metrics(&server).contains("zk_session_expired_total 1\n"));
