@@ -43,7 +43,8 @@ fn a_stopped_supervisor_cannot_keep_its_command_alive() {
 #[test]
 fn what_hears_no_term_is_killed_with_all_that_it_started() {
     let home = Home::new();
-    let options = ["--grace", "200ms", "--max-hold", "1s"];
+    // Long enough for the shell to have said who it is.
+    let options = ["--grace", "200ms", "--max-hold", "6s"];
     let mut holder = home.start(&options, STUBBORN);
     let (pid, grandchild) = (home.wait_for_number("pid"), home.wait_for_number("grandchild"));
     holder.assert(76, &["Stopped the command (KILL", "[LK-MAX-HOLD]"]);
@@ -124,7 +125,7 @@ fn a_killed_guardian_takes_the_command_with_it() {
 #[test]
 fn a_stopped_guardian_does_not_save_the_command() {
     let home = Home::new();
-    let mut holder = home.start(&["--ttl", "2s"], STUBBORN);
+    let mut holder = home.start(&["--ttl", "6s"], STUBBORN);
     let pid = home.wait_for_number("pid");
     let guardian = holder.guardian();
     crate::home::kill(guardian, Signal::STOP);

@@ -65,7 +65,7 @@ fn an_idle_node_ends_itself_and_its_state_outlives_it() {
     let token = |home: &Home| -> u64 {
         let script = "echo $LOCKKEEPER_TOKEN";
         let mut command = home.command(&["lock", "x", "--local", "--", "sh", "-c", script]);
-        let ended = Ended::run(command.env("LOCKKEEPER_EMBEDDED_IDLE", "100ms"));
+        let ended = Ended::run(command.env("LOCKKEEPER_EMBEDDED_IDLE", "1s"));
         ended.assert(0, &[]);
         ended.stdout.trim().parse().expect("a token")
     };

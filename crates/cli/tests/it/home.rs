@@ -15,7 +15,7 @@ use tempfile::TempDir;
 pub(crate) const LOCKKEEPER: &str = env!("CARGO_BIN_EXE_lockkeeper");
 
 /// Longer than anything in these tests takes on a busy machine: a test fails rather than hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A user with a state directory of their own, and thus with a node of their own.
 pub(crate) struct Home {

@@ -44,8 +44,11 @@ fn set_flows(world: &World, end: End, flow: Flow) {
     }
 }
 
+/// How long a case waits for what must come: the end of a wait in vain, not a measurement.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 async fn acquire(client: &Client, lock: &str) -> Guard {
-    let request = client.lock(lock).wait_at_most(Duration::from_secs(30));
+    let request = client.lock(lock).wait_at_most(PATIENCE);
     request.acquire().await.expect("the lock is free in the end")
 }
 
@@ -64,7 +67,7 @@ async fn zookeeper(servers: Vec<(String, u16)>, timeout: Duration, seed: u64) ->
 
 /// Waits until so many wait for the lock.
 async fn until_waiting(client: &Client, lock: &str, count: u32) {
-    let limit = Instant::now() + Duration::from_secs(30);
+    let limit = Instant::now() + PATIENCE;
     while Instant::now() < limit {
         if let Ok(Some(view)) = client.admin().get_lock(lock, 1).await
             && view.waiter_count == count
@@ -76,12 +79,12 @@ async fn until_waiting(client: &Client, lock: &str, count: u32) {
     panic!("{lock} never had {count} waiters");
 }
 
-/// Waits until nobody holds the lock or waits for it, and returns how long that took.
-async fn until_unused(client: &Client, lock: &str) -> Duration {
+/// Waits until nobody holds the lock or waits for it.
+async fn until_unused(client: &Client, lock: &str) {
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(30) {
+    while begun.elapsed() < PATIENCE {
         if let Ok(None) = client.admin().get_lock(lock, 1).await {
-            return begun.elapsed();
+            return;
         }
         sleep(Duration::from_millis(5)).await;
     }
@@ -91,7 +94,7 @@ async fn until_unused(client: &Client, lock: &str) -> Duration {
 /// The lease of a waiter runs out while it waits. It never gets the lock, and the next one does.
 pub(crate) async fn me_1() {
     let world = world("me-1").await;
-    let (long, short) = (Duration::from_secs(20), Duration::from_secs(2));
+    let (long, short) = (Duration::from_secs(60), Duration::from_secs(6));
     let holder = client(&world, FIRST, long).await;
     let waiter = client(&world, SECOND, short).await;
     let guard = acquire(&holder, "x").await;
@@ -121,11 +124,16 @@ pub(crate) async fn me_7() {
         world.net.set_flow(from, to, Flow::Delay(Duration::from_millis(1_500)));
         let asked = tokio::spawn({
             let slow = slow.clone();
-            async move { timeout(Duration::from_secs(4), slow.lock("x").acquire()).await }
+            async move {
+                let asking = timeout(Duration::from_secs(4), slow.lock("x").acquire());
+                let guard = asking.await.ok()?.ok()?;
+                guard.check().expect("a guard that is returned is held");
+                Some(guard)
+            }
         });
+        // Most of a lease that isn't renewed: then the other one tries.
         sleep(Duration::from_millis(800)).await;
-        if let Ok(Ok(guard)) = asked.await.expect("it doesn't panic") {
-            guard.check().expect("a guard that is returned is held");
+        if let Some(guard) = asked.await.expect("it doesn't panic") {
             let taken = other.lock("x").try_acquire().await;
             assert!(taken.is_err() || guard.check().is_err(), "two hold it");
         }
@@ -146,6 +154,8 @@ pub(crate) async fn st_2() {
     }
     let tried = timeout(Duration::from_millis(700), trying.lock("x").try_acquire()).await;
     assert!(tried.is_err(), "{tried:?}");
+    // The client has time to ask again in vain, and then to come to what it has to settle: that
+    // nothing comes of it can't be waited for otherwise.
     sleep(Duration::from_millis(1_300)).await;
     world.net.heal();
     sleep(Duration::from_secs(2)).await;
@@ -159,10 +169,11 @@ pub(crate) async fn st_2() {
 /// released and with the guard dropped.
 pub(crate) async fn st_4() {
     let world = world("st-4").await;
-    let holder = client(&world, FIRST, Duration::from_secs(10)).await;
-    let next = client(&world, SECOND, Duration::from_secs(10)).await;
+    let holder = client(&world, FIRST, Duration::from_secs(15)).await;
+    let next = client(&world, SECOND, Duration::from_secs(15)).await;
     for is_dropped in [false, true] {
         let guard = acquire(&holder, "x").await;
+        let session = guard.session().id;
         set_flows(&world, FIRST, Flow::Swallow);
         if is_dropped {
             drop(guard);
@@ -170,10 +181,12 @@ pub(crate) async fn st_4() {
             let released = timeout(Duration::from_millis(300), guard.release()).await;
             assert!(released.is_err(), "{released:?}");
         }
+        // Long enough for it to be sent, and for that to be in vain.
         sleep(Duration::from_millis(1_500)).await;
         set_flows(&world, FIRST, Flow::Pass);
-        let took = until_unused(&next, "x").await;
-        assert!(took < Duration::from_secs(4), "free {took:?} after the network was whole");
+        until_unused(&next, "x").await;
+        let lives = next.admin().get_session(session).await.expect("an answer").is_some();
+        assert!(lives, "it is free by the end of the session, and not by the release");
     }
 }
 
@@ -181,8 +194,9 @@ pub(crate) async fn st_4() {
 /// nor hold nor session.
 pub(crate) async fn st_5_and_st_6() {
     let world = world("st-5").await;
-    let busy = client(&world, FIRST, Duration::from_secs(2)).await;
-    let other = client(&world, SECOND, Duration::from_secs(10)).await;
+    let busy = client(&world, FIRST, Duration::from_secs(6)).await;
+    let other = client(&world, SECOND, Duration::from_secs(60)).await;
+    let session = acquire(&busy, "x").await.session().id;
     let mut dice = Dice::new(5);
     for id in FOUNDERS {
         world.net.set_flow(id, FIRST, Flow::Delay(Duration::from_millis(5)));
@@ -195,10 +209,10 @@ pub(crate) async fn st_5_and_st_6() {
             std::thread::spawn(move || drop(guard));
         }
     }
-    assert!(until_unused(&other, "x").await < Duration::from_secs(2));
-    let begun = Instant::now();
-    drop(acquire(&busy, "x").await);
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    until_unused(&other, "x").await;
+    let guard = acquire(&busy, "x").await;
+    assert_eq!(guard.session().id, session, "nothing of it was freed by the end of a session");
+    drop(guard);
     busy.close().await;
     let sessions = other.admin().list_sessions(None, 0).await.expect("an answer").items;
     assert!(sessions.is_empty(), "{sessions:?}");
@@ -209,7 +223,7 @@ pub(crate) async fn wk_1() {
     let world = world("wk-1").await;
     let mut players = JoinSet::new();
     for end in [FIRST, SECOND] {
-        let player = client(&world, end, Duration::from_secs(10)).await;
+        let player = client(&world, end, PATIENCE).await;
         players.spawn(async move {
             let mut dice = Dice::new(u64::from(end));
             let mut longest = Duration::ZERO;
@@ -225,8 +239,9 @@ pub(crate) async fn wk_1() {
     }
     while let Some(longest) = players.join_next().await {
         let longest = longest.expect("a player doesn't panic");
-        // A lost wake-up lasts until something else happens; a busy machine isn't one.
-        assert!(longest < Duration::from_secs(3), "somebody waited for {longest:?}");
+        // A lost wake-up lasts until something else happens, which a lease of a minute puts off; a
+        // busy machine isn't one.
+        assert!(longest < Duration::from_secs(15), "somebody waited for {longest:?}");
     }
 }
 
@@ -244,14 +259,13 @@ pub(crate) async fn wk_5() {
     // Whichever it is connected to: each stands still in turn.
     for id in FOUNDERS {
         world.servers.lock().pause(id);
+        // Longer than a client of this lease hears a silent server out, shorter than the lease.
         sleep(Duration::from_millis(2_500)).await;
         world.servers.lock().go_on(id);
         world.wait_for_leader().await;
     }
     guard.release().await.expect("it is held");
-    let released = Instant::now();
     let guard = waiting.await.expect("it doesn't panic");
-    assert!(released.elapsed() < Duration::from_secs(4), "{:?}", released.elapsed());
     assert_eq!(guard.session().id, session);
 }
 
@@ -259,7 +273,7 @@ pub(crate) async fn wk_5() {
 /// after another.
 pub(crate) async fn fa_1() {
     let world = world("fa-1").await;
-    let ttl = Duration::from_secs(3);
+    let ttl = Duration::from_secs(6);
     let holder = client(&world, FIRST, Duration::from_secs(20)).await;
     let live = client(&world, THIRD, Duration::from_secs(20)).await;
     let guard = acquire(&holder, "x").await;
@@ -280,24 +294,25 @@ pub(crate) async fn fa_1() {
     let died = Instant::now();
     guard.release().await.expect("it is held");
     drop(waiting.await.expect("it doesn't panic"));
-    // The first of the dead has been granted it; all of their leases run out together.
-    assert!(died.elapsed() < 2 * ttl + Duration::from_secs(3), "{:?}", died.elapsed());
+    // The first of the dead has been granted it; all of their leases run out together. One after
+    // another they would last for five minutes.
+    assert!(died.elapsed() < 8 * ttl, "{:?}", died.elapsed());
 }
 
 /// A leader that stood still while another took over doesn't answer from the past.
 pub(crate) async fn lc_2() {
     let world = world("lc-2").await;
     // A lease that outlives an election, and a client that soon leaves a server that is silent.
-    let writer = client(&world, FIRST, Duration::from_secs(6)).await;
+    let writer = client(&world, FIRST, Duration::from_secs(9)).await;
     let mut guard = acquire(&writer, "x").await;
     for _ in 0..3 {
         let old = world.wait_for_leader().await.expect("a leader");
         let url = format!("lockkeeper://{}", listener(old));
-        let reader = Client::builder().url(url).connect_timeout(Duration::from_secs(5));
+        let reader = Client::builder().url(url).connect_timeout(PATIENCE);
         let reader = reader.connect().await.expect("it is reached");
         world.servers.lock().pause(old);
         let others: Vec<End> = FOUNDERS.into_iter().filter(|&id| id != old).collect();
-        let limit = Instant::now() + Duration::from_secs(20);
+        let limit = Instant::now() + PATIENCE;
         while leader(&others).await.is_none() {
             assert!(Instant::now() < limit, "no new leader");
         }
@@ -345,7 +360,7 @@ pub(crate) async fn di_4() {
         sleep(dice.millis(0, 80)).await;
         world.servers.lock().kill(id);
         world.servers.lock().start(id);
-        let limit = Instant::now() + Duration::from_secs(20);
+        let limit = Instant::now() + PATIENCE;
         while TcpStream::connect(listener(id)).await.is_err() {
             assert!(Instant::now() < limit, "server {id} doesn't start");
             assert_eq!(world.servers.lock().supervise(), [], "server {id} ends");
@@ -358,12 +373,17 @@ pub(crate) async fn di_4() {
 /// A server without a majority is alive, and not ready; it says why.
 pub(crate) async fn op_1() {
     let world = world("op-1").await;
+    let limit = Instant::now() + PATIENCE;
     for id in FOUNDERS {
-        assert!(health(id, "/readyz").await.starts_with("HTTP/1.1 200"));
+        // The others may hear of the leader a moment after it leads.
+        while !health(id, "/readyz").await.starts_with("HTTP/1.1 200") {
+            assert!(Instant::now() < limit, "server {id} isn't ready");
+            sleep(Duration::from_millis(50)).await;
+        }
     }
     world.servers.lock().kill(1);
     world.servers.lock().kill(2);
-    let limit = Instant::now() + Duration::from_secs(20);
+    let limit = Instant::now() + PATIENCE;
     loop {
         let ready = health(3, "/readyz").await;
         // The second of the dead may count as heard for a moment longer than the leader.
@@ -412,7 +432,7 @@ pub(crate) async fn se_8() {
     for number in 0..SESSIONS {
         let (servers, mut ending) = (servers.clone(), may_end.subscribe());
         owners.spawn(async move {
-            let mut own = zookeeper(servers, Duration::from_secs(4), number).await;
+            let mut own = zookeeper(servers, Duration::from_secs(10), number).await;
             let path = format!("/e-{number}");
             let made = own.call(zk::create(&path, CreateOp::Create, zk::EPHEMERAL)).await;
             let is_made = made.is_ok_and(|answer| answer.header.err == ErrorCode::OK);
@@ -427,7 +447,7 @@ pub(crate) async fn se_8() {
             }
         });
     }
-    let limit = Instant::now() + Duration::from_secs(30);
+    let limit = Instant::now() + PATIENCE;
     loop {
         let tree = tree_of(1).await.unwrap_or_default();
         let own = tree.iter().filter(|(path, _)| path.starts_with("/e-")).count() as u64;

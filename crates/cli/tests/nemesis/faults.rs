@@ -484,9 +484,9 @@ async fn membership(world: &World, dice: &mut Dice) {
     remove(world, id).await;
 }
 
-/// Removes a member for good: it has a minute, since nothing is right meanwhile.
+/// Removes a member for good: it has two minutes, since nothing is right meanwhile.
 async fn remove(world: &World, id: End) {
-    let limit = Instant::now() + Duration::from_secs(60);
+    let limit = Instant::now() + Duration::from_secs(120);
     while Instant::now() < limit {
         let Some(client) = operator(&FOUNDERS).await else { continue };
         let asked = timeout(PATIENCE, client.admin().remove_member(u64::from(id))).await;
@@ -500,7 +500,7 @@ async fn remove(world: &World, id: End) {
         }
         sleep(Duration::from_millis(500)).await;
     }
-    world.complain(format!("server {id} could not be removed within a minute"));
+    world.complain(format!("server {id} could not be removed within two minutes"));
 }
 
 async fn revoke(world: &World, dice: &mut Dice, now: bool) {

@@ -1,5 +1,7 @@
 //! The runs: the nemesis, and the loop of crashes.
 
+use std::fs;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,8 +126,37 @@ pub(crate) async fn crash_loop() {
 pub(crate) async fn end(world: &World, seed: u64) {
     world.say("calm");
     world.calm().await;
-    sleep(CALM).await;
+    let stalls = stay_calm(world).await;
     world.finish();
     let znodes = zookeeper::compare_trees(world).await;
-    verdict::judge(world, znodes, seed);
+    verdict::judge(world, znodes, seed, stalls);
+}
+
+/// Lets [`CALM`] pass, and as much more as the machine itself stood still meanwhile, its processors
+/// or its disk: no server can do anything about that, and so nothing is owed for as long.
+async fn stay_calm(world: &World) -> Duration {
+    const STALL: Duration = Duration::from_millis(500);
+    const STALLS_MAX: Duration = Duration::from_secs(60);
+
+    let probe = world.directory.join("probe");
+    let mut stalls = Duration::ZERO;
+    let begun = Instant::now();
+    while begun.elapsed() < CALM + stalls {
+        let looked = Instant::now();
+        let path = probe.clone();
+        let synced = tokio::task::spawn_blocking(move || {
+            let mut file = fs::File::create(path)?;
+            file.write_all(b"whether the disk answers")?;
+            file.sync_data()
+        });
+        synced.await.expect("it doesn't panic").expect("the run's own directory can be written");
+        sleep(Duration::from_millis(100)).await;
+        if looked.elapsed() > STALL {
+            stalls = (stalls + looked.elapsed()).min(STALLS_MAX);
+        }
+    }
+    if !stalls.is_zero() {
+        world.say(&format!("the machine itself stood still for {stalls:.1?} of the calm"));
+    }
+    stalls
 }

@@ -18,11 +18,12 @@ use crate::world::World;
 /// lease of a worker, several times over on a busy machine.
 pub(crate) const BOUND: Nanos = 12_000_000_000;
 
-/// Judges the run. On a violation everything is kept, and the run fails saying where.
-pub(crate) fn judge(world: &World, znodes: usize, seed: u64) {
+/// Judges the run; `stalls` is for how long the machine itself stood still after the last fault. On
+/// a violation everything is kept, and the run fails saying where.
+pub(crate) fn judge(world: &World, znodes: usize, seed: u64, stalls: Duration) {
     let mut history = world.recorder.history(world.begun);
     history.leaders.clone_from(&world.leaders.lock());
-    history.bound = Some(BOUND);
+    history.bound = Some(BOUND + Nanos::try_from(stalls.as_nanos()).unwrap_or(0));
     let verdicts = judge_all(&history);
     let figures = Figures::of(&history);
     print_summary(&history, &figures, world);
