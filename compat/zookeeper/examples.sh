@@ -16,7 +16,7 @@ passed=0 failed=0
 count() { if [ "$1" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi; }
 
 vent() { # NAME SERVERS
-  timeout 120 $JAVA HiveVent "$2" 8; local code=$?
+  timeout 300 $JAVA HiveVent "$2" 8; local code=$?
   [ $code = 0 ] && echo "ok      HiveVent, $1" || echo "FAILED  HiveVent, $1"
   count $code
 }

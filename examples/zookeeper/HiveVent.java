@@ -23,7 +23,7 @@ public final class HiveVent {
 
     private HiveVent(String servers) throws Exception {
         CountDownLatch connected = new CountDownLatch(1);
-        zk = new ZooKeeper(servers, 10_000, event -> {
+        zk = new ZooKeeper(servers, 30_000, event -> {
             if (event.getState() == Event.KeeperState.SyncConnected) {
                 connected.countDown();
             }

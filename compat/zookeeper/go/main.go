@@ -21,8 +21,11 @@ type quiet struct{}
 func (quiet) Printf(string, ...interface{}) {}
 
 const (
-	session = 10 * time.Second
-	soon    = 30 * time.Second
+	// go-zookeeper gives a connection up that was silent for two thirds of this: longer than a machine stands
+	// still whose disk stalls.
+	session = 30 * time.Second
+	// The end of a wait in vain, not a measure of speed.
+	soon = 90 * time.Second
 )
 
 var (
@@ -245,13 +248,20 @@ func lockEndsWithItsProcess() error {
 }
 
 func hold() {
-	conn, err := connect(4 * time.Second)
-	if err == nil {
-		err = zk.NewLock(conn, "/go/process", open).Lock()
-	}
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
+	// A session so short may end before it holds: then another one begins.
+	end := time.Now().Add(soon)
+	for {
+		conn, err := connect(4 * time.Second)
+		if err == nil {
+			err = zk.NewLock(conn, "/go/process", open).Lock()
+		}
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			fmt.Println(err)
+			os.Exit(1)
+		}
 	}
 	fmt.Println("held")
 	time.Sleep(time.Hour)

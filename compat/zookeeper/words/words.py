@@ -23,8 +23,7 @@ max_client_response_size min_client_response_size outstanding_tls_handshake""".s
 
 
 def ask(word):
-    with socket.create_connection((host, int(port)), 5) as s:
-        s.settimeout(10)
+    with socket.create_connection((host, int(port)), 60) as s:
         s.sendall(word)
         out = b""
         while data := s.recv(65536):
@@ -46,8 +45,8 @@ def names(text, separator):
     return "\n".join(line.split(separator)[0] + separator for line in text.splitlines())
 
 
-client = KazooClient(hosts=server)
-client.start()
+client = KazooClient(hosts=server, timeout=30)
+client.start(90)
 client.create("/e", b"x", ephemeral=True)
 client.exists("/w", watch=lambda event: None)
 for word in "ruok isro srvr stat conf envi cons dump wchs wchc wchp mntr dirs gtmk srst crst hash".split():
@@ -86,7 +85,7 @@ for command in """configuration connections dirs dump environment get_trace_mask
 last_snapshot leader monitor observers ruok server_stats stats voting_view watch_summary watches watches_by_path zabstate
 connection_stat_reset stat_reset nonsense""".split():
     try:
-        with urllib.request.urlopen("http://127.0.0.1:%s/commands/%s" % (http, command), timeout=10) as answer:
+        with urllib.request.urlopen("http://127.0.0.1:%s/commands/%s" % (http, command), timeout=60) as answer:
             value = json.load(answer)
             status = answer.status
     except urllib.error.HTTPError as error:

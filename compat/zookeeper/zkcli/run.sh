@@ -15,7 +15,7 @@ cli() { java -Xmx128m -XX:TieredStopAtLevel=1 -cp "$CLASSES" -Dorg.slf4j.simpleL
 OUT=$COMPAT_WORK/zkcli-$SERVER.txt
 COMMANDS=$(grep -v -e '^#' -e '^$' "$COMPAT/zkcli/session.txt")
 { n=0; while IFS= read -r line; do n=$((n + 1)); printf '%s\nstat /===%s\n' "$line" "$n"; done <<<"$COMMANDS"; echo quit; } |
-  timeout 300 bash -c "$(declare -f cli); CLASSES='$CLASSES' PORT=$PORT; cli -waitforconnection" 2>&1 |
+  timeout 600 bash -c "$(declare -f cli); CLASSES='$CLASSES' PORT=$PORT; cli -waitforconnection" 2>&1 |
   tee "$OUT.raw" | python3 "$COMPAT/zkcli/transcript.py" "$COMPAT/zkcli/session.txt" > "$OUT"
 # One command each, as scripts use it: what is printed, and the exit code.
 once() { echo "\$ zkCli.sh $*"; cli "$@" 2>&1 | grep -v -e '^Connecting to' -e '^WATCHER' -e '^WatchedEvent' -e '^$' | sed 's/^/  /'; echo "  exit ${PIPESTATUS[0]}"; }
