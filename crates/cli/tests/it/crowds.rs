@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep};
 
-use crate::home::{LOCKKEEPER, PATIENCE};
+use crate::home::{LOCKKEEPER, PATIENCE, wait_for};
 use crate::servers::Servers;
 
 /// So long that a busy test machine doesn't end a session, and so short that a heartbeat falls into
@@ -258,12 +258,16 @@ impl Leader {
             Self::TheirServer => theirs,
             Self::AnotherServer => other,
         };
-        if servers.wait_for_leader() == next {
-            return;
-        }
-        let arguments = ["cluster", "transfer", &(next + 1).to_string(), "--url", &servers.url()];
-        let output = Command::new(LOCKKEEPER).args(arguments).output().expect("the program runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        wait_for("the one that is to lead does", || {
+            if servers.wait_for_leader() == next {
+                return Some(());
+            }
+            // A machine that stands still may have it fail, or elect another one.
+            let member = (next + 1).to_string();
+            let arguments = ["cluster", "transfer", &member, "--url", &servers.url()];
+            Command::new(LOCKKEEPER).args(arguments).output().expect("the program runs");
+            None
+        });
     }
 }
 
@@ -288,12 +292,14 @@ fn lose_a_server(leader: Leader) {
     let crowd = gather(&runtime, clients, &urls);
     leader.see_to_it(&servers, theirs, one);
     let mut tokens: Vec<u64> = crowd.iter().map(|(_, guard)| guard.token()).collect();
+    // Long enough for a hundred locks and more on a slow disk.
     let (calm, ()) = bystander.beside(|| std::thread::sleep(Duration::from_secs(2)));
 
     let (during, back) = bystander.beside(|| {
         let killed = Instant::now();
         servers.kill(theirs);
         let back = wait_for_all(&runtime, crowd, killed);
+        // However soon they are back: the bystander has a second to be served in.
         std::thread::sleep(Duration::from_secs(1).saturating_sub(killed.elapsed()));
         back
     });

@@ -459,6 +459,7 @@ pub(crate) async fn se_8() {
     }
     may_end.send_replace(true);
     for id in FOUNDERS.into_iter().cycle().take(9) {
+        // While it is away, and while it comes back, sessions go on ending.
         world.servers.lock().kill(id);
         sleep(Duration::from_millis(300)).await;
         world.servers.lock().start(id);

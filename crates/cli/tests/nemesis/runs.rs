@@ -73,6 +73,7 @@ pub(crate) async fn datacentres() {
 /// Inflicts one fault after another, for so many seconds unless a variable says otherwise.
 async fn attack(world: &Arc<World>, seconds: u64, dice: &mut Dice) {
     let length = Duration::from_secs(told("NEMESIS_SECONDS").unwrap_or(seconds));
+    // The workers have begun by then: faults without load show little.
     sleep(Duration::from_secs(1)).await;
     let until = Instant::now() + length;
     let mut faults = JoinSet::new();

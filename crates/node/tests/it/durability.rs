@@ -100,30 +100,32 @@ fn a_node_that_fell_behind_the_log_is_brought_up_by_a_snapshot() {
 fn a_snapshot_that_is_installed_over_a_running_node_closes_its_connections() {
     let cluster = Cluster::together(3);
     let late = cluster.followers()[0];
-    let client = Client::open(cluster.node(late));
-    cluster.network.sever(late);
     let others: Vec<_> = (1..=3).filter(|id| *id != late).collect();
-    let mut busy = Client::open(cluster.node(others[0]));
-    // More than the entries that are kept for those who are a little behind.
-    for _ in 0..300 {
-        let (held, _) = busy.take("busy");
-        busy.release(held);
-    }
-    for id in &others {
-        cluster.nodes[id].run(async |node| node.snapshot().await).unwrap();
-    }
-    busy.take("after-the-snapshot");
-    // The leader keeps the log for a peer until it has failed to reach it once more; that it has
-    // given it up is seen nowhere.
-    std::thread::sleep(Duration::from_secs(3));
-    cluster.network.heal();
-    client.ear.wait("the end of the connection", |told| {
-        (*told == crate::client::Told::Closed).then_some(())
-    });
-    eventually("it has caught up", || {
-        let applied = |id| cluster.node(id).query(|state, _| state.revision());
-        applied(late) == applied(others[0])
-    });
+    let is_installed = |round: u32| {
+        let client = Client::open(cluster.node(late));
+        cluster.network.sever(late);
+        let mut busy = Client::open(cluster.node(others[0]));
+        // More than the entries that are kept for those who are a little behind.
+        for _ in 0..300 {
+            let (held, _) = busy.take("busy");
+            busy.release(held);
+        }
+        for id in &others {
+            cluster.nodes[id].run(async |node| node.snapshot().await).unwrap();
+        }
+        busy.take(&format!("after-the-snapshot-{round}"));
+        // The leader keeps the log for a peer until it has failed to reach it once more; that it
+        // has given it up is seen nowhere.
+        std::thread::sleep(Duration::from_secs(3) * round);
+        cluster.network.heal();
+        eventually("it has caught up", || {
+            let applied = |id| cluster.node(id).query(|state, _| state.revision());
+            applied(late) == applied(others[0])
+        });
+        client.ear.has(|told| *told == crate::client::Told::Closed)
+    };
+    // On a slow machine it may have caught up by the log after all: then it is behind once more.
+    assert!((1..=4).any(is_installed), "its connections are never closed");
 }
 
 #[test]

@@ -180,6 +180,7 @@ fn a_revoked_session_is_confirmed_no_more_and_ends_after_a_lease() {
     let mut beats = Vec::new();
     eventually("the end of the session", || {
         beats.push(client.beat());
+        // Much more often than a client beats, and not as often as it could.
         std::thread::sleep(Duration::from_millis(50));
         client.ear.has(|told| {
             matches!(told, Told::Event(None, Event::SessionEnded { reason, .. })
@@ -205,6 +206,7 @@ fn who_gives_a_revoked_hold_back_is_confirmed_again() {
     assert!(matches!(client.release(held), Reply::Released { .. }));
     eventually("a confirmation", || {
         let beat = client.beat();
+        // Its confirmation has some time, and the next one is asked for soon.
         std::thread::sleep(Duration::from_millis(100));
         client.is_confirmed(beat)
     });
