@@ -77,8 +77,11 @@ struct Cluster {
 impl Cluster {
     async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        // Members are named by address before any of them runs.
-        let ports = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        // Members are named by address before any of them runs, and a port alone may be given to
+        // another test until then.
+        let pid = std::process::id();
+        let host = format!("127.{}.{}.1", 1 + (pid >> 8) % 250, pid % 256);
+        let ports = [(); 3].map(|()| std::net::TcpListener::bind((host.as_str(), 0)).unwrap());
         let peers = ports.map(|port| port.local_addr().unwrap().to_string());
         let members: Vec<_> =
             (1..).zip(&peers).map(|(id, peer)| Member { id, peer_address: peer.clone() }).collect();

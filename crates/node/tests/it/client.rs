@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lockkeeper_core::{
     Command, Event, Mode, Number, OwnerRef, Refusal, Reply, Request, Secret, SessionId, Stamp,
@@ -11,7 +11,7 @@ use lockkeeper_core::{
 use lockkeeper_node::{NodeHandle, Sink, Unavailable, WatchId};
 use parking_lot::{Condvar, Mutex};
 
-use crate::cluster::PATIENCE;
+use crate::cluster::{PATIENCE, eventually};
 
 /// What a sink was told, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -231,8 +231,16 @@ impl Client {
         id
     }
 
-    pub(crate) fn confirmed(&self, id: u64) {
-        self.ear.wait("a confirmation", |told| (*told == Told::Confirmed(id)).then_some(()));
+    /// Beats until it is confirmed: one that meets a change of leaders may never be.
+    pub(crate) fn beat_until_confirmed(&self) {
+        eventually("a confirmation", || {
+            let beat = self.beat();
+            let soon = Instant::now() + Duration::from_secs(1);
+            while !self.is_confirmed(beat) && Instant::now() < soon {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            self.is_confirmed(beat)
+        });
     }
 
     pub(crate) fn is_confirmed(&self, id: u64) -> bool {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -212,8 +213,14 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// An address that nobody else has, also between this look and a start, or two starts: a port alone
+/// may be given to another test meanwhile, and two young clusters that meet know no better.
 pub(crate) fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+
+    let (pid, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let host = format!("127.{}.{}.{}", 1 + (pid >> 8) % 250, pid % 256, 1 + next % 250);
+    let listener = TcpListener::bind((host.as_str(), 0)).expect("a free port");
     listener.local_addr().expect("it is bound").to_string()
 }
 

@@ -134,13 +134,15 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The members of a cluster, at addresses that were free a moment ago: every one of them must know
-/// all before it starts.
+/// The members of a cluster, at addresses that nobody else has: every one of them must know all
+/// before it starts, and a port alone may be given to another test until then.
 pub(crate) struct Members(Vec<Member>);
 
 impl Members {
     pub(crate) fn three() -> Self {
-        let bind = |id| (id, TcpListener::bind("127.0.0.1:0").unwrap());
+        let pid = std::process::id();
+        let host = format!("127.{}.{}.{}", 1 + (pid >> 8) % 250, pid % 256, 1 + fresh_id() % 250);
+        let bind = |id| (id, TcpListener::bind((host.as_str(), 0)).unwrap());
         let listeners: Vec<(u64, TcpListener)> = (1..=3).map(bind).collect();
         let members = listeners.iter().map(|(id, listener)| {
             let peer_address = listener.local_addr().unwrap().to_string();
