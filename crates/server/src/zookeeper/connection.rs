@@ -278,7 +278,12 @@ async fn write(
     let mut buffer = BytesMut::new();
     loop {
         let turn = outbox.take(&mut buffer).await;
-        timeout(WRITE_TIMEOUT, writer.write_all(&buffer)).await??;
+        let sent = async {
+            writer.write_all(&buffer).await?;
+            // TLS keeps the end of what it took while the client is slow to read.
+            writer.flush().await
+        };
+        timeout(WRITE_TIMEOUT, sent).await??;
         match turn {
             Turn::Send if buffer.capacity() <= KEPT_BYTES_MAX => buffer.clear(),
             Turn::Send => buffer = BytesMut::new(),

@@ -2,15 +2,22 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use lockkeeper_node::{Environment, NodeHandle};
+use lockkeeper_server::{ServerConfig, ZooKeeper, ZooKeeperClient, ZooKeeperSettings};
 use lockkeeper_wire::jute::{ErrorCode, Request, encode_request, xids};
 
-use super::client::{Heard, SHORT_MS, Zk, children, create, exists, get_data, set_data, text};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufStream};
+
+use super::client::{
+    Heard, SHORT_MS, Zk, children, create, exists, fresh, get_data, set_data, text,
+};
 use super::{connect, start};
-use crate::harness::{Members, eventually};
+use crate::harness::{Members, PATIENCE, eventually, runtime};
 
 #[test]
 fn answers_come_in_the_order_of_the_requests() {
@@ -53,6 +60,41 @@ fn answers_come_in_the_order_of_the_requests() {
             }
         }
     }
+}
+
+/// As TLS does, once it has taken more than the system does.
+#[test]
+fn what_the_stream_keeps_is_flushed() {
+    runtime().block_on(async {
+        let data_dir = tempfile::tempdir().unwrap();
+        let mut config = ServerConfig::loopback(1, data_dir.path().to_owned());
+        config.node.free_space_bytes_min = 0;
+        let environment = Environment::system();
+        let random = Arc::clone(&environment.random);
+        let node = NodeHandle::start(config.node, environment).await.unwrap();
+        node.serving().wait_for(|serving| serving.is_ready).await.unwrap();
+        let zookeeper = ZooKeeper::new(node.clone(), ZooKeeperSettings::default(), random);
+        let (mut stream, other) = tokio::io::duplex(64 << 10);
+        let client = ZooKeeperClient { address: ([127, 0, 0, 1], 1).into(), ids: Vec::new() };
+        let serving = async {
+            zookeeper.serve(BufStream::with_capacity(1_024, 64 << 10, other), client).await
+        };
+        let asking = async {
+            let mut bytes = BytesMut::new();
+            fresh().encode(&mut bytes).unwrap();
+            encode_request(7, &Request::WhoAmI, &mut bytes).unwrap();
+            stream.write_all(&bytes).await.unwrap();
+            for first in [0, 7] {
+                let length = stream.read_i32().await.unwrap();
+                let mut frame = vec![0; usize::try_from(length).unwrap()];
+                stream.read_exact(&mut frame).await.unwrap();
+                assert_eq!(frame[..4], i32::to_be_bytes(first));
+            }
+            drop(stream);
+        };
+        tokio::time::timeout(PATIENCE, async { tokio::join!(serving, asking) }).await.unwrap();
+        node.stop().await;
+    });
 }
 
 #[test]
