@@ -95,8 +95,13 @@ pub(crate) const CLASSES_MAX: usize = 32;
 /// ZooKeeper's own limit, there for all connections of a server together.
 pub(crate) const PIPELINE_MAX: usize = 1_000;
 
-/// Bytes of those among them that wait for their turn.
+/// Bytes of those requests, and of the replies to those among them that are done and wait for their
+/// turn: a client that doesn't read must not have the replies to a thousand multis kept for it.
 pub(crate) const PIPELINE_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of answers to pings and credentials that may wait to be read before nothing more is taken:
+/// these stand in no line that could be full.
+pub(crate) const ASIDE_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of output beyond which the next reply to a ZooKeeper client is not made yet: it is told
 /// what it asked for as fast as it reads.

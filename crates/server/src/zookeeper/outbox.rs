@@ -33,8 +33,8 @@ use super::ids::Id;
 use super::reads::Reader;
 use super::writes::{self, Asked};
 use crate::limits::{
-    LONG_REQUEST, OUTPUT_BYTES_MAX, PINGS_WAITING_MAX, PIPELINE_BYTES_MAX, PIPELINE_MAX,
-    REPLIES_WAITING_BYTES, TURN_REQUESTS_MAX,
+    ASIDE_BYTES_MAX, LONG_REQUEST, OUTPUT_BYTES_MAX, PINGS_WAITING_MAX, PIPELINE_BYTES_MAX,
+    PIPELINE_MAX, REPLIES_WAITING_BYTES, TURN_REQUESTS_MAX,
 };
 use crate::unread::Unread;
 
@@ -64,11 +64,13 @@ struct State {
     output: BytesMut,
     /// How much of them nobody has asked for.
     notified_bytes: usize,
+    /// How much of them was answered past the line.
+    aside_bytes: usize,
     /// Requests that are not answered, oldest first.
     slots: VecDeque<Slot>,
     /// The number of the oldest of them.
     first: u64,
-    /// Bytes of the requests among them that wait for their turn.
+    /// What they count for, all together.
     slot_bytes: usize,
     /// The request that is being proposed right now, and whether there was no room for it.
     proposing: Option<(u64, bool)>,
@@ -122,6 +124,8 @@ struct Slot {
     xid: i32,
     op: OpCode,
     since: Instant,
+    /// What it counts for: its request, and later its reply.
+    bytes: usize,
     work: Work,
 }
 
@@ -207,6 +211,7 @@ impl Outbox {
             front: Arc::clone(front),
             output: BytesMut::new(),
             notified_bytes: 0,
+            aside_bytes: 0,
             slots: VecDeque::new(),
             first: 0,
             slot_bytes: 0,
@@ -288,7 +293,9 @@ impl Outbox {
     /// Whether one more request may be taken.
     pub(super) fn has_room(&self) -> bool {
         let state = self.state.lock();
-        state.slots.len() < PIPELINE_MAX && state.slot_bytes < PIPELINE_BYTES_MAX
+        state.slots.len() < PIPELINE_MAX
+            && state.slot_bytes < PIPELINE_BYTES_MAX
+            && state.aside_bytes < ASIDE_BYTES_MAX
     }
 
     /// Waits until a request may have been answered, or the connection is to be closed.
@@ -296,10 +303,10 @@ impl Outbox {
         self.answered.notified().await;
     }
 
-    /// A write is about to be proposed: the number of its slot.
-    pub(super) fn ask(&self, xid: i32, op: OpCode, asked: Asked) -> u64 {
+    /// A write of so many bytes is about to be proposed: the number of its slot.
+    pub(super) fn ask(&self, xid: i32, op: OpCode, asked: Asked, bytes: usize) -> u64 {
         let state = &mut *self.state.lock();
-        let id = state.push(xid, op, Work::Write(asked));
+        let id = state.push(xid, op, bytes, Work::Write(asked));
         state.proposing = Some((id, false));
         id
     }
@@ -318,16 +325,14 @@ impl Outbox {
     /// A read stands in line.
     pub(super) fn read(&self, xid: i32, op: OpCode, frame: Bytes) {
         let state = &mut *self.state.lock();
-        state.slot_bytes += frame.len();
         let ids = Arc::clone(&state.ids);
-        state.push(xid, op, Work::Read { frame, ids });
+        state.push(xid, op, frame.len(), Work::Read { frame, ids });
     }
 
     /// A request stands in line that waits for something: the number of its slot.
     pub(super) fn wait(&self, xid: i32, op: OpCode, frame: Bytes) -> u64 {
         let state = &mut *self.state.lock();
-        state.slot_bytes += frame.len();
-        state.push(xid, op, Work::Sync { frame, is_done: false })
+        state.push(xid, op, frame.len(), Work::Sync { frame, is_done: false })
     }
 
     /// Completes once the request of the slot `id` is the first in line.
@@ -344,9 +349,8 @@ impl Outbox {
     /// A request that has waited fails.
     pub(super) fn fail_waiting(&self, id: u64, error: ErrorCode) {
         let state = &mut *self.state.lock();
-        let Some(slot) = state.slot(id) else { return };
-        if let Work::Sync { frame, .. } = std::mem::replace(&mut slot.work, Work::Fails(error)) {
-            state.slot_bytes = state.slot_bytes.saturating_sub(frame.len());
+        if let Some(slot) = state.slot(id) {
+            slot.work = Work::Fails(error);
         }
     }
 
@@ -362,7 +366,7 @@ impl Outbox {
 
     /// A request that nobody knows, in line: the connection ends with its answer.
     pub(super) fn unknown(&self, xid: i32, op: OpCode) {
-        self.state.lock().push(xid, op, Work::Unknown);
+        self.state.lock().push(xid, op, 0, Work::Unknown);
     }
 
     /// A request whose reply is made already, but for its zxid, in line.
@@ -370,12 +374,12 @@ impl Outbox {
         let mut frame = BytesMut::new();
         // Only what doesn't fit into 2 GiB can't be sent.
         let _ = encode_reply(&ReplyHeader { xid, zxid: 0, err: ErrorCode::OK }, reply, &mut frame);
-        self.state.lock().push(xid, op, Work::Answered(frame));
+        self.state.lock().push(xid, op, frame.len(), Work::Answered(frame));
     }
 
     /// A request that fails, in line.
     pub(super) fn fail(&self, xid: i32, op: OpCode, error: ErrorCode) {
-        self.state.lock().push(xid, op, Work::Fails(error));
+        self.state.lock().push(xid, op, 0, Work::Fails(error));
     }
 
     /// Answers at once, past the line, with a zxid of 0.
@@ -385,7 +389,7 @@ impl Outbox {
         state.front.figures.received();
         state.traffic.last_op = Some(op);
         state.traffic.last_xid = xid;
-        state.send(&ReplyHeader { xid, zxid: 0, err: error }, reply);
+        state.send_aside(&ReplyHeader { xid, zxid: 0, err: error }, reply);
         self.filled.notify_one();
     }
 
@@ -481,6 +485,7 @@ impl Outbox {
         state.is_closing = true;
         state.output = BytesMut::new();
         state.slots = VecDeque::new();
+        state.slot_bytes = 0;
         state.sending_bytes = 0;
         state.count();
         self.closing.notify_waiters();
@@ -495,6 +500,9 @@ impl Outbox {
                 if state.is_closing || !state.output.is_empty() {
                     std::mem::swap(&mut state.output, buffer);
                     state.notified_bytes = 0;
+                    if std::mem::take(&mut state.aside_bytes) >= ASIDE_BYTES_MAX {
+                        self.answered.notify_one();
+                    }
                     // What was taken before has been sent.
                     state.sending_bytes = buffer.len();
                     state.count();
@@ -551,13 +559,14 @@ impl Drop for State {
 }
 
 impl State {
-    fn push(&mut self, xid: i32, op: OpCode, work: Work) -> u64 {
+    fn push(&mut self, xid: i32, op: OpCode, bytes: usize, work: Work) -> u64 {
         let id = self.first + self.slots.len() as u64;
         self.traffic.received += 1;
         self.front.figures.received();
         self.traffic.last_op = Some(op);
         self.traffic.last_xid = xid;
-        self.slots.push_back(Slot { xid, op, since: Instant::now(), work });
+        self.slot_bytes += bytes;
+        self.slots.push_back(Slot { xid, op, since: Instant::now(), bytes, work });
         id
     }
 
@@ -596,6 +605,7 @@ impl State {
             );
             left = left.saturating_sub(if is_long { LONG_REQUEST } else { 1 });
             self.first += 1;
+            self.slot_bytes -= slot.bytes;
             let is_last = slot.op == OpCode::CLOSE_SESSION;
             self.run(slot, machine);
             self.is_closing |= is_last;
@@ -604,18 +614,12 @@ impl State {
 
     /// Answers the request whose turn it is.
     fn run(&mut self, slot: Slot, machine: &StateMachine) {
-        let Slot { xid, op, since, work } = slot;
+        let Slot { xid, op, since, work, .. } = slot;
         let zxid = machine.revision().0.cast_signed();
         let before = self.output.len() + size_of::<i32>();
         match work {
-            Work::Read { frame, ids } => {
-                self.slot_bytes = self.slot_bytes.saturating_sub(frame.len());
-                self.execute(&frame, &ids, machine);
-            }
-            Work::Sync { frame, .. } => {
-                self.slot_bytes = self.slot_bytes.saturating_sub(frame.len());
-                self.execute(&frame, &[], machine);
-            }
+            Work::Read { frame, ids } => self.execute(&frame, &ids, machine),
+            Work::Sync { frame, .. } => self.execute(&frame, &[], machine),
             Work::Answered(mut frame) => {
                 if let Some(place) = frame.get_mut(ZXID_AT..ZXID_AT + size_of::<i64>()) {
                     place.copy_from_slice(&zxid.to_be_bytes());
@@ -660,6 +664,13 @@ impl State {
         self.traffic.latency.add(took);
         self.front.latency.lock().add(took);
         self.count();
+    }
+
+    /// Answers past the line, where no request has to wait for room.
+    fn send_aside(&mut self, header: &ReplyHeader, reply: &jute::Reply<'_>) {
+        let before = self.output.len();
+        self.send(header, reply);
+        self.aside_bytes += self.output.len() - before;
     }
 
     fn send(&mut self, header: &ReplyHeader, reply: &jute::Reply<'_>) {
@@ -739,7 +750,10 @@ impl State {
         let zxid = machine.revision().0.cast_signed();
         let mut frame = BytesMut::new();
         if writes::answer(asked, slot.xid, zxid, reply, &mut frame) {
+            let before = std::mem::replace(&mut slot.bytes, frame.len());
+            let after = slot.bytes;
             slot.work = Work::Answered(frame);
+            self.slot_bytes = self.slot_bytes - before + after;
         } else {
             // The session is gone, or is another connection's by now: there is nobody to answer.
             self.is_closing = true;
@@ -797,7 +811,7 @@ impl Sink for Outbox {
             own.traffic.sent += 1;
             own.front.figures.sent();
             let header = ReplyHeader { xid: xids::PING, zxid, err: ErrorCode::OK };
-            own.send(&header, &jute::Reply::Empty);
+            own.send_aside(&header, &jute::Reply::Empty);
         }
     }
 

@@ -103,14 +103,14 @@ impl Requests {
                 self.outbox.reply_with(xid, op, &Reply::Empty);
             }
             Request::CloseSession => {
-                let id = self.outbox.ask(xid, op, Asked::Close);
+                let id = self.outbox.ask(xid, op, Asked::Close, frame.len());
                 return self.propose_end(id);
             }
             Request::Create(_)
             | Request::Delete(_)
             | Request::SetData(_)
             | Request::SetAcl(_)
-            | Request::Multi(_) => return self.write(xid, op, &request),
+            | Request::Multi(_) => return self.write(xid, op, frame, &request),
             _ => self.outbox.read(xid, op, frame.clone()),
         }
         Taken::Done
@@ -133,7 +133,7 @@ impl Requests {
 
     // ------------------------------------------------------------ the log
 
-    fn write(&self, xid: i32, op: OpCode, request: &Request<'_>) -> Taken {
+    fn write(&self, xid: i32, op: OpCode, frame: &Bytes, request: &Request<'_>) -> Taken {
         if self.session.is_local {
             self.outbox.fail(xid, op, ErrorCode::NOT_READ_ONLY);
             return Taken::Done;
@@ -146,7 +146,7 @@ impl Requests {
                 Taken::Done
             }
             Some(Ok((ops, asked))) => {
-                let id = self.outbox.ask(xid, op, asked);
+                let id = self.outbox.ask(xid, op, asked, frame.len());
                 self.propose(id, &ids, ops)
             }
             Some(Err(error)) => {

@@ -1,9 +1,14 @@
 //! Bytes that nobody should send, and clients that nobody should be.
 
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::Shutdown;
+use std::time::Duration;
 
-use lockkeeper_wire::jute::{AddWatchMode, ErrorCode, Multi, Read, ReadOp, Request};
+use bytes::BytesMut;
+use lockkeeper_wire::jute::{
+    AddWatchMode, Auth, Check, ErrorCode, Hidden, Multi, Op, Read, ReadOp, Request, encode_request,
+    xids,
+};
 
 use super::client::{Heard, SHORT_MS, Zk, fresh, get_data, set_data};
 use super::{start, start_with};
@@ -117,6 +122,59 @@ fn whoever_watches_and_does_not_read_is_cut_off() {
     }
     assert!(heard < 301, "all {heard} events were kept");
     zk.assert_silent();
+}
+
+/// Sends as much of `bytes`, again and again, as the server takes, and reads nothing. The number of
+/// bytes, or `None` if it takes `bytes_max`.
+fn taken_unread(zk: &mut Zk, bytes: &[u8], bytes_max: usize) -> Option<usize> {
+    /// The server has its moments; whoever waits longer waits for good.
+    const STUCK: Duration = Duration::from_secs(2);
+
+    zk.stream.set_write_timeout(Some(STUCK)).unwrap();
+    let mut taken = 0;
+    while taken < bytes_max {
+        match zk.stream.write(&bytes[taken % bytes.len()..]) {
+            Ok(written) => taken += written,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Some(taken);
+            }
+            Err(error) => panic!("after {taken} bytes: {error}"),
+        }
+    }
+    None
+}
+
+/// What is answered past the line stands in no line that could be full.
+#[test]
+fn whoever_shows_credentials_and_does_not_read_is_not_read() {
+    let server = start();
+    let mut zk = Zk::new(&server);
+    let auth = Auth { kind: 0, scheme: Some("ip"), credentials: Hidden(None) };
+    let mut bytes = BytesMut::new();
+    while bytes.len() < 64 << 10 {
+        encode_request(xids::AUTH, &Request::Auth(auth), &mut bytes).unwrap();
+    }
+    assert!(taken_unread(&mut zk, &bytes, 64 << 20).is_some(), "all was answered, and kept");
+    Zk::new(&server).assert_silent();
+}
+
+/// The reply to a multi may be longer than the multi.
+#[test]
+fn the_replies_to_multis_are_not_kept_for_whoever_does_not_read() {
+    let server = start();
+    let mut zk = Zk::new(&server);
+    zk.create("/big", 0);
+    zk.set("/big", &"x".repeat(900_000));
+    // Behind these, nothing comes to its turn.
+    for _ in 0..20 {
+        zk.send(&get_data("/big", false));
+    }
+    let check = || Op::Check(Check { path: Some("/"), version: -1 });
+    let multi = Request::Multi(Multi::of((0..50_000).map(|_| check())));
+    let mut bytes = BytesMut::new();
+    encode_request(1, &multi, &mut bytes).unwrap();
+    assert!(taken_unread(&mut zk, &bytes, 40 << 20).is_some(), "all was done, and kept");
+    Zk::new(&server).assert_silent();
 }
 
 #[test]
