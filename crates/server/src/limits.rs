@@ -134,6 +134,9 @@ pub(crate) const PINGS_WAITING_MAX: u64 = 1_000;
 /// Paths that one ZooKeeper connection may watch.
 pub(crate) const WATCHED_PATHS_MAX: usize = 1_000_000;
 
+/// Bytes of these paths: nothing need be there, so a path may be as long as a request.
+pub(crate) const WATCHED_BYTES_MAX: usize = 128 << 20;
+
 /// Ids that one ZooKeeper connection may prove: each goes into the log with each of its writes.
 pub(crate) const IDS_MAX: usize = 64;
 

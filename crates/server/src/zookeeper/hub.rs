@@ -25,6 +25,7 @@ use super::journal::Journal;
 use super::listings::Listings;
 use super::metrics::Figures;
 use super::outbox::Outbox;
+use crate::limits::{WATCHED_BYTES_MAX, WATCHED_PATHS_MAX};
 
 /// A connection among those that may watch.
 pub(super) type WatcherId = u64;
@@ -53,6 +54,9 @@ pub(super) struct Hub {
     pub(super) listings: Listings,
     journal: Journal,
     figures: Arc<Figures>,
+    /// Who lost children by a command that removes them too, and how often: the access list that
+    /// says who may be told comes with their own event.
+    bereft: Mutex<HashMap<Arc<str>, usize>>,
     /// The node tells it of what happens. Watches are set only while it does.
     is_subscribed: AtomicBool,
 }
@@ -79,6 +83,8 @@ pub(crate) struct WatchCounts {
 struct Watcher {
     outbox: Arc<Outbox>,
     paths: HashSet<Arc<str>>,
+    /// Of these.
+    bytes: usize,
 }
 
 /// Who watches one path.
@@ -193,9 +199,9 @@ impl Tables {
             watched.modes(Table::Data, watcher) | watched.modes(Table::Child, watcher) != 0;
         let is_watched = !watched.data.is_nobody() || !watched.child.is_nobody();
         if is_left {
-            of_watcher.paths.insert(shared);
+            of_watcher.bytes += if of_watcher.paths.insert(shared) { path.len() } else { 0 };
         } else {
-            of_watcher.paths.remove(path);
+            of_watcher.bytes -= if of_watcher.paths.remove(path) { path.len() } else { 0 };
         }
         if !is_watched {
             self.paths.remove(path);
@@ -264,6 +270,7 @@ impl Hub {
             listings: Listings::default(),
             journal,
             figures,
+            bereft: Mutex::default(),
             is_subscribed: AtomicBool::new(false),
         }
     }
@@ -281,7 +288,7 @@ impl Hub {
         let mut tables = self.tables.lock();
         tables.newest += 1;
         let id = tables.newest;
-        let watcher = Watcher { outbox: Arc::clone(outbox), paths: HashSet::new() };
+        let watcher = Watcher { outbox: Arc::clone(outbox), paths: HashSet::new(), bytes: 0 };
         tables.watchers.insert(id, watcher);
         id
     }
@@ -289,7 +296,10 @@ impl Hub {
     /// A connection is gone, and its watches with it.
     pub(super) fn leave(&self, id: WatcherId) {
         let mut tables = self.tables.lock();
-        let paths = tables.watchers.get_mut(&id).map(|watcher| std::mem::take(&mut watcher.paths));
+        let paths = tables.watchers.get_mut(&id).map(|watcher| {
+            watcher.bytes = 0;
+            std::mem::take(&mut watcher.paths)
+        });
         for path in paths.unwrap_or_default() {
             for table in [Table::Data, Table::Child] {
                 tables.change(id, &path, table, |_| 0);
@@ -326,9 +336,13 @@ impl Hub {
         all
     }
 
-    /// How many paths a connection watches.
-    pub(super) fn path_count(&self, id: WatcherId) -> usize {
-        self.tables.lock().watchers.get(&id).map_or(0, |watcher| watcher.paths.len())
+    /// Whether a connection may watch so many more paths, of so many bytes together.
+    pub(super) fn has_room(&self, id: WatcherId, count: usize, bytes: usize) -> bool {
+        let tables = self.tables.lock();
+        tables.watchers.get(&id).is_none_or(|watcher| {
+            watcher.paths.len() + count <= WATCHED_PATHS_MAX
+                && watcher.bytes + bytes <= WATCHED_BYTES_MAX
+        })
     }
 
     /// Sets a watch; setting it again changes nothing.
@@ -405,7 +419,7 @@ impl Hub {
         acl: &NodeAcl,
         state: &StateMachine,
     ) {
-        let news = |kind| News { kind, path, zxid, acl: Some(acl) };
+        let news = |kind| News { kind, path, zxid, acl };
         match change {
             NodeChange::DataChanged => {
                 self.fire(Table::Data, &news(EventType::NodeDataChanged), &[]);
@@ -415,17 +429,25 @@ impl Hub {
                 self.fire(Table::Data, &news(EventType::NodeCreated), &[]);
             }
             NodeChange::Deleted => {
+                let bereft = self.bereft.lock().remove(path);
+                for _ in 0..bereft.unwrap_or(0) {
+                    self.fire(Table::Child, &news(EventType::NodeChildrenChanged), &[]);
+                }
                 let deleted = news(EventType::NodeDeleted);
                 let told = self.fire(Table::Data, &deleted, &[]);
                 self.fire(Table::Child, &deleted, &told);
             }
         }
         if let Some(parent) = parent(path) {
-            // A parent that the same command has removed is told of by its own event.
-            if self.tables.lock().paths.contains_key(parent) {
-                let acl = state.tree().node(parent).map(|node| node.acl);
-                let kind = EventType::NodeChildrenChanged;
-                self.fire(Table::Child, &News { kind, path: parent, zxid, acl }, &[]);
+            let watched = self.tables.lock().paths.get_key_value(parent).map(|it| it.0.clone());
+            match (watched, state.tree().node(parent)) {
+                (None, _) => {}
+                (Some(_), Some(node)) => {
+                    let kind = EventType::NodeChildrenChanged;
+                    let news = News { kind, path: parent, zxid, acl: node.acl };
+                    self.fire(Table::Child, &news, &[]);
+                }
+                (Some(parent), None) => *self.bereft.lock().entry(parent).or_default() += 1,
             }
         }
     }
@@ -459,6 +481,7 @@ impl Sink for Hub {
     fn close(&self, reason: &'static str) {
         // What was told no longer leads to what is: everybody begins anew.
         self.listings.forget();
+        self.bereft.lock().clear();
         self.is_subscribed.store(false, Ordering::Relaxed);
         for outbox in self.connections() {
             outbox.close(reason);
@@ -471,8 +494,8 @@ struct News<'a> {
     kind: EventType,
     path: &'a str,
     zxid: i64,
-    /// Who may be told: whoever may read; `None`: anybody.
-    acl: Option<&'a NodeAcl>,
+    /// Who may be told: whoever may read.
+    acl: &'a NodeAcl,
 }
 
 /// A notification as it is sent.

@@ -436,14 +436,9 @@ impl Outbox {
     // ------------------------------------------------------------ watches
 
     /// Something happened that this connection watches, and it may read what has `acl`.
-    pub(super) fn notify(
-        &self,
-        frame: &[u8],
-        zxid: i64,
-        acl: Option<&NodeAcl>,
-    ) -> Option<SessionId> {
+    pub(super) fn notify(&self, frame: &[u8], zxid: i64, acl: &NodeAcl) -> Option<SessionId> {
         let state = &mut *self.state.lock();
-        if state.is_closing || !acl.is_none_or(|acl| state.may_read(acl)) {
+        if state.is_closing || !state.may_read(acl) {
             return None;
         }
         state.notify(frame, zxid);

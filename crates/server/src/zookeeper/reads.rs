@@ -39,7 +39,7 @@ impl Reader<'_> {
     /// client know otherwise. False if there is no reply: the connection is to be closed.
     pub(super) fn answer(&self, frame: &[u8], out: &mut BytesMut) -> bool {
         let Ok((header, request)) = decode_request(frame) else { return false };
-        if self.is_full(&request) {
+        if self.is_full(&request, frame.len()) {
             tracing::warn!(WATCHED_PATHS_MAX, "a client watches too many paths: it is cut off");
             return false;
         }
@@ -269,20 +269,24 @@ impl Reader<'_> {
 
     // ------------------------------------------------------------ watches
 
-    /// Whether the request would set a watch, and there are too many.
-    fn is_full(&self, request: &Request<'_>) -> bool {
+    /// Whether the request, of so many bytes, would set a watch, and there are too many.
+    fn is_full(&self, request: &Request<'_>, bytes: usize) -> bool {
+        let once = |watches: &SetWatches<'_>| {
+            watches.data.len() + watches.exist.len() + watches.child.len()
+        };
         let more = match request {
             Request::Exists(read)
             | Request::GetData(read)
             | Request::GetChildren(read)
             | Request::GetChildren2(read) => usize::from(read.watch),
             Request::AddWatch(..) => 1,
-            Request::SetWatches(watches) | Request::SetWatches2 { watches, .. } => {
-                watches.data.len() + watches.exist.len() + watches.child.len()
+            Request::SetWatches(watches) => once(watches),
+            Request::SetWatches2 { watches, persistent, persistent_recursive } => {
+                once(watches) + persistent.len() + persistent_recursive.len()
             }
             _ => 0,
         };
-        more > 0 && self.front.hub.path_count(self.watcher) + more > WATCHED_PATHS_MAX
+        more > 0 && !self.front.hub.has_room(self.watcher, more, bytes)
     }
 
     fn watch(&self, path: &str, table: Table, mode: u8) {

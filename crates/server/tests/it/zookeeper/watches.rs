@@ -1,7 +1,8 @@
 //! Who is told what, and when.
 
 use lockkeeper_wire::jute::{
-    AddWatchMode, ErrorCode, EventType, Multi, Op, Request, SetWatches, Strings, WatcherType,
+    AddWatchMode, Delete, ErrorCode, EventType, Multi, Op, Request, SetWatches, Strings,
+    WatcherType,
 };
 
 use super::client::{Heard, Zk, children, create, delete, exists, get_data, new_node, set_data};
@@ -40,8 +41,8 @@ fn each_kind_of_watch_sees_its_changes() {
             set_data("/p/c", None, -1),
             create("/p/c/d", 0),
             Request::Multi(Multi::of([
-                Op::Delete(lockkeeper_wire::jute::Delete { path: Some("/p/c/d"), version: -1 }),
-                Op::Delete(lockkeeper_wire::jute::Delete { path: Some("/p/c"), version: -1 }),
+                Op::Delete(Delete { path: Some("/p/c/d"), version: -1 }),
+                Op::Delete(Delete { path: Some("/p/c"), version: -1 }),
             ])),
             create("/p/c", 0),
         ];
@@ -265,10 +266,47 @@ fn a_watch_that_may_not_read_hears_nothing() {
     secret.acl = Acls::of([jo]);
     zk.done(&Request::Create(secret));
     zk.set("/secret", "x");
-    zk.delete("/secret");
+    add(&mut other, "/secret", AddWatchMode::Persistent);
+    add(&mut zk, "/secret", AddWatchMode::Persistent);
+    zk.create("/secret/child", 0);
+    let delete = |path| Op::Delete(Delete { path: Some(path), version: -1 });
+    zk.done(&Request::Multi(Multi::of(["/secret/child", "/secret"].map(delete))));
+    let told = ["NodeChildrenChanged", "NodeChildrenChanged", "NodeDeleted"];
+    assert_eq!(zk.events(), told.map(|kind| format!("{kind} /secret")));
     zk.create("/open", 0);
     other.sync();
-    assert_eq!(other.events(), ["NodeCreated /open"]);
+    // Whoever may read the child is told of that: its own list says nothing of its parent's.
+    assert_eq!(
+        other.events(),
+        ["NodeCreated /secret/child", "NodeDeleted /secret/child", "NodeCreated /open"]
+    );
+}
+
+/// However they are set, and though nothing need be there.
+#[test]
+fn watched_paths_are_bounded() {
+    let server = start();
+    let mut zk = Zk::new(&server);
+    let mut count = 0;
+    loop {
+        let path = format!("/{count}{}", "x".repeat(1_000_000));
+        let none = || Strings::of([]);
+        let (data, exist, child) = (none(), none(), none());
+        let xid = zk.send(&Request::SetWatches2 {
+            watches: SetWatches { relative_zxid: 0, data, exist, child },
+            persistent: Strings::of([Some(&*path)]),
+            persistent_recursive: none(),
+        });
+        match zk.hear() {
+            Heard::Reply { xid: of, err, .. } => assert_eq!((of, err), (xid, ErrorCode::OK)),
+            Heard::End => break,
+            Heard::Event { .. } => panic!("nothing happens"),
+        }
+        count += 1;
+        assert!(count < 150, "{count} megabytes of paths");
+    }
+    assert!(count > 100, "{count} megabytes are not too many");
+    Zk::new(&server).assert_silent();
 }
 
 #[test]
