@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::ids::Id;
 use super::outbox::{Outbox, Session, Turn};
-use super::requests::{Requests, Taken};
+use super::requests::{Requests, Taken, Write};
 use super::words::{MASK_BYTES, Word};
 use super::{Client, Front, handshake, words};
 use crate::limits::{
@@ -186,8 +186,10 @@ async fn read(
                     return;
                 }
             }
-            () = outbox.change(), if is_full => {
-                silent.as_mut().reset(Instant::now() + session.timeout);
+            () = outbox.change(), if is_full || requests.holds() => {
+                if is_full {
+                    silent.as_mut().reset(Instant::now() + session.timeout);
+                }
             }
             _ = &mut stopped => return,
             () = &mut late, if is_inside => return,
@@ -216,6 +218,13 @@ async fn drain(
     outbox: &Outbox,
     session: Session,
 ) -> Option<Drained> {
+    while let Some(write) = requests.next_released() {
+        match requests.take_late(write) {
+            Taken::Done => {}
+            Taken::NoRoom(write) => wait_for_room(requests, write).await?,
+            Taken::Close => return None,
+        }
+    }
     let mut taken = false;
     let mut is_full = false;
     loop {
@@ -235,7 +244,13 @@ async fn drain(
         taken = true;
         match requests.take(&frame) {
             Taken::Done => {}
-            Taken::NoRoom(id) => wait_for_room(requests, id, &frame).await?,
+            Taken::NoRoom(write) => {
+                // It was heard, however long it waits now.
+                if !session.is_local {
+                    front.node.heard(session.id);
+                }
+                wait_for_room(requests, write).await?;
+            }
             Taken::Close => return None,
         }
     }
@@ -251,17 +266,17 @@ async fn drain(
 /// The node's queue is full. Nothing was done, and nothing behind this request was taken yet, so
 /// it waits for room: ZooKeeper's clients know no answer that would make them ask again later, and
 /// reconnecting would only make more to do.
-async fn wait_for_room(requests: &Requests, id: u64, frame: &Bytes) -> Option<()> {
+async fn wait_for_room(requests: &Requests, mut write: Write) -> Option<()> {
     let deadline = Instant::now() + ROOM_TIMEOUT;
     let mut pause = ROOM_PAUSE;
     while Instant::now() < deadline {
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(500));
-        match requests.take_again(id, frame) {
+        write = match requests.take_late(write) {
             Taken::Done => return Some(()),
-            Taken::NoRoom(_) => {}
+            Taken::NoRoom(write) => write,
             Taken::Close => return None,
-        }
+        };
     }
     None
 }

@@ -135,6 +135,8 @@ enum Work {
     Write(Asked),
     /// For its turn.
     Read { frame: Bytes, ids: Arc<Vec<Id>> },
+    /// For a change of the members before it; then for the log.
+    Held,
     /// For everything that was committed when it came; then for its turn.
     Sync { frame: Bytes, is_done: bool },
     /// For its turn: the frame is made, but for its zxid.
@@ -317,9 +319,23 @@ impl Outbox {
         proposing.is_none_or(|(_, was_refused)| !was_refused)
     }
 
-    /// The write of the slot `id` is proposed once more.
-    pub(super) fn ask_again(&self, id: u64) {
-        self.state.lock().proposing = Some((id, false));
+    /// A write stands in line that must not be proposed yet: the number of its slot.
+    pub(super) fn hold(&self, xid: i32, op: OpCode, bytes: usize) -> u64 {
+        self.state.lock().push(xid, op, bytes, Work::Held)
+    }
+
+    /// The write of the slot `id` is about to be proposed after all.
+    pub(super) fn ask_late(&self, id: u64, asked: Asked) {
+        let state = &mut *self.state.lock();
+        if let Some(slot) = state.slot(id) {
+            slot.work = Work::Write(asked);
+        }
+        state.proposing = Some((id, false));
+    }
+
+    /// Whether the request of the slot `id` was answered.
+    pub(super) fn has_answered(&self, id: u64) -> bool {
+        self.state.lock().first > id
     }
 
     /// A read stands in line.
@@ -572,7 +588,7 @@ impl State {
 
     fn is_next_ready(&self) -> bool {
         match self.slots.front().map(|slot| &slot.work) {
-            None | Some(Work::Write(_) | Work::Sync { is_done: false, .. }) => false,
+            None | Some(Work::Write(_) | Work::Held | Work::Sync { is_done: false, .. }) => false,
             Some(
                 Work::Read { .. }
                 | Work::Sync { is_done: true, .. }
@@ -627,7 +643,7 @@ impl State {
                 self.is_closing = true;
             }
             Work::Fails(err) => self.send(&ReplyHeader { xid, zxid, err }, &jute::Reply::Empty),
-            Work::Write(_) => {}
+            Work::Write(_) | Work::Held => {}
         }
         self.front.figures.replied(self.output.len().saturating_sub(before));
         self.replied(op, since, zxid);
@@ -759,7 +775,7 @@ impl State {
         let Some(own) = self.session else { return };
         match event {
             Event::SessionEnded { session, .. } if *session == own.id => {
-                let is_close = |slot: &Slot| slot.op == OpCode::CLOSE_SESSION;
+                let is_close = |slot: &Slot| matches!(slot.work, Work::Write(Asked::Close));
                 // Its own wish is answered before the connection ends.
                 if !self.slots.iter().any(is_close) {
                     self.is_closing = true;

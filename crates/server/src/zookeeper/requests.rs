@@ -1,5 +1,6 @@
 //! What a client asks for: to the log, into the line of reads, or answered on the spot.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,6 +27,7 @@ pub(super) struct Requests {
     sink: Arc<dyn Sink>,
     session: Session,
     syncs: Arc<Mutex<Syncs>>,
+    held: Mutex<Held>,
     /// A login that isn't over.
     login: Mutex<Option<DigestMd5>>,
 }
@@ -37,13 +39,32 @@ struct Syncs {
     is_running: bool,
 }
 
+/// Writes that wait for a change of the members: what is asked for behind it must not be done
+/// before it, and unlike other requests it doesn't go to the log as it comes.
+#[derive(Default)]
+struct Held {
+    /// The slot of the newest change of the members.
+    newest: Option<u64>,
+    /// Oldest first, each with the slot of the change that it waits for.
+    writes: VecDeque<(u64, Write)>,
+}
+
+/// A write that stands in line, and isn't with the node.
+#[derive(Debug)]
+pub(super) struct Write {
+    slot: u64,
+    frame: Bytes,
+    /// What the connection had proved when it came.
+    ids: Arc<Vec<Id>>,
+}
+
 /// What has become of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Taken {
     /// It will be answered, or was.
     Done,
-    /// The node's queue has no room for the write of this slot: nothing was done.
-    NoRoom(u64),
+    /// The node's queue has no room for this write: nothing was done.
+    NoRoom(Write),
     /// The connection is to be closed.
     Close,
 }
@@ -61,6 +82,7 @@ impl Requests {
             sink: Arc::clone(sink),
             session,
             syncs: Arc::default(),
+            held: Mutex::default(),
             login: Mutex::default(),
         }
     }
@@ -102,33 +124,61 @@ impl Requests {
             Request::CloseSession if self.session.is_local => {
                 self.outbox.reply_with(xid, op, &Reply::Empty);
             }
-            Request::CloseSession => {
-                let id = self.outbox.ask(xid, op, Asked::Close, frame.len());
-                return self.propose_end(id);
-            }
             Request::Create(_)
             | Request::Delete(_)
             | Request::SetData(_)
             | Request::SetAcl(_)
-            | Request::Multi(_) => return self.write(xid, op, frame, &request),
+            | Request::Multi(_)
+            | Request::CloseSession => return self.write(xid, op, frame, &request),
             _ => self.outbox.read(xid, op, frame.clone()),
         }
         Taken::Done
     }
 
-    /// Tries once more what there was no room for.
-    pub(super) fn take_again(&self, id: u64, frame: &Bytes) -> Taken {
+    /// Proposes a write that stands in line: once more, or late.
+    pub(super) fn take_late(&self, write: Write) -> Taken {
+        let Write { slot, ref frame, ref ids } = write;
         let Ok((_, request)) = decode_request(frame) else { return Taken::Close };
-        self.outbox.ask_again(id);
-        if matches!(request, Request::CloseSession) {
-            return self.propose_end(id);
-        }
-        let ids = self.outbox.ids();
         let parts = parts(&request);
-        match writes::ops(&request, &parts, &ids, &self.front.settings) {
-            Some(Ok((ops, _))) => self.propose(id, &ids, ops),
-            _ => Taken::Close,
+        let is_proposed = match writes::ops(&request, &parts, ids, &self.front.settings) {
+            None if matches!(request, Request::CloseSession) => {
+                self.outbox.ask_late(slot, Asked::Close);
+                self.propose_end(slot)
+            }
+            Some(Ok((ops, asked))) => {
+                self.outbox.ask_late(slot, asked);
+                self.propose(slot, ids, ops)
+            }
+            _ => return Taken::Close,
+        };
+        if is_proposed { Taken::Done } else { Taken::NoRoom(write) }
+    }
+
+    // ------------------------------------------------------------ behind a change of the members
+
+    /// The next write whose wait is over.
+    pub(super) fn next_released(&self) -> Option<Write> {
+        let held = &mut *self.held.lock();
+        let (change, _) = held.writes.front()?;
+        if !self.outbox.has_answered(*change) {
+            return None;
         }
+        held.writes.pop_front().map(|(_, write)| write)
+    }
+
+    /// Whether writes wait.
+    pub(super) fn holds(&self) -> bool {
+        !self.held.lock().writes.is_empty()
+    }
+
+    /// The slot of the change that a new write has to wait for.
+    fn change_before(&self) -> Option<u64> {
+        let held = &mut *self.held.lock();
+        let newest = held.newest?;
+        if held.writes.is_empty() && self.outbox.has_answered(newest) {
+            held.newest = None;
+        }
+        held.newest
     }
 
     // ------------------------------------------------------------ the log
@@ -140,24 +190,33 @@ impl Requests {
         }
         let ids = self.outbox.ids();
         let parts = parts(request);
-        match writes::ops(request, &parts, &ids, &self.front.settings) {
+        let (ops, asked) = match writes::ops(request, &parts, &ids, &self.front.settings) {
             Some(Ok((ops, _))) if ops.is_empty() => {
                 self.outbox.reply_with(xid, op, &Reply::Multi(Multi::of([])));
-                Taken::Done
+                return Taken::Done;
             }
-            Some(Ok((ops, asked))) => {
-                let id = self.outbox.ask(xid, op, asked, frame.len());
-                self.propose(id, &ids, ops)
-            }
+            Some(Ok((ops, asked))) => (Some(ops), asked),
             Some(Err(error)) => {
                 self.outbox.fail(xid, op, error);
-                Taken::Done
+                return Taken::Done;
             }
-            None => Taken::Close,
+            None => (None, Asked::Close),
+        };
+        let write = |slot| Write { slot, frame: frame.clone(), ids: Arc::clone(&ids) };
+        if let Some(change) = self.change_before() {
+            let slot = self.outbox.hold(xid, op, frame.len());
+            self.held.lock().writes.push_back((change, write(slot)));
+            return Taken::Done;
         }
+        let slot = self.outbox.ask(xid, op, asked, frame.len());
+        let is_proposed = match ops {
+            Some(ops) => self.propose(slot, &ids, ops),
+            None => self.propose_end(slot),
+        };
+        if is_proposed { Taken::Done } else { Taken::NoRoom(write(slot)) }
     }
 
-    fn propose(&self, id: u64, ids: &[Id], ops: Vec<lockkeeper_core::TreeOp<'_>>) -> Taken {
+    fn propose(&self, id: u64, ids: &[Id], ops: Vec<lockkeeper_core::TreeOp<'_>>) -> bool {
         let mut ids: Vec<IdRef<'_>> = ids.iter().map(Id::as_ref).collect();
         if self.front.settings.skip_acl {
             ids.push(IdRef { scheme: "super", id: "" });
@@ -172,14 +231,15 @@ impl Requests {
         self.hand_over(id, &command)
     }
 
-    fn propose_end(&self, id: u64) -> Taken {
+    fn propose_end(&self, id: u64) -> bool {
         let (session, reason) = (self.session.id, EndReason::Closed);
         self.hand_over(id, &Command::EndSession { session, reason })
     }
 
-    fn hand_over(&self, id: u64, command: &Command<'_>) -> Taken {
+    /// False if the node's queue has no room.
+    fn hand_over(&self, id: u64, command: &Command<'_>) -> bool {
         self.front.node.propose(command, id, &self.sink);
-        if self.outbox.is_proposed() { Taken::Done } else { Taken::NoRoom(id) }
+        self.outbox.is_proposed()
     }
 
     // ------------------------------------------------------------ past the line
@@ -289,6 +349,7 @@ impl Requests {
     /// What it comes to takes its time; what stands behind it in line waits.
     fn reconfigure(&self, xid: i32, frame: &Bytes, wish: Wish) {
         let id = self.outbox.wait(xid, OpCode::RECONFIG, frame.clone());
+        self.held.lock().newest = Some(id);
         let (front, outbox) = (Arc::clone(&self.front), Arc::clone(&self.outbox));
         let (session, ids) = (self.session, outbox.ids());
         tokio::spawn(async move {

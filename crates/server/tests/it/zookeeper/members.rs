@@ -2,11 +2,14 @@
 
 use lockkeeper_wire::jute::{ErrorCode, Reconfig, Request};
 
-use super::client::{Zk, get_data};
+use super::client::{Zk, create, get_data};
 use super::{connect, start, start_with};
 use crate::harness::{Members, Running, eventually};
 
 const CONFIG: &str = "/zookeeper/config";
+
+/// Nobody is there, and nobody need be.
+const OBSERVER: &str = "server.100=0.0.0.0:4001:4002:observer;0.0.0.0:4003";
 
 /// Of the user `super` with the password `test`.
 const SUPER: &str = "super:D/InIHSb7yEEbrWz8b9l71RjZJU=";
@@ -22,6 +25,10 @@ fn fails(zk: &mut Zk, asked: Reconfig<'_>) -> ErrorCode {
 /// The lines that the change is answered with, but for the last: that is the version.
 fn done(zk: &mut Zk, asked: Reconfig<'_>) -> (Vec<String>, i64) {
     let body = zk.done(&Request::Reconfig(asked));
+    lines_of(&body)
+}
+
+fn lines_of(body: &[u8]) -> (Vec<String>, i64) {
     let length = usize::try_from(i32::from_be_bytes(body[..4].try_into().unwrap())).unwrap();
     lines(&body[4..4 + length])
 }
@@ -88,17 +95,16 @@ fn members_change_only_where_that_is_turned_on() {
 #[test]
 fn members_are_changed_and_shown_everywhere() {
     let servers = three();
-    let observer = "server.100=0.0.0.0:4001:4002:observer;0.0.0.0:4003";
     let mut watching = connect(&servers[1]);
     watching.done(&get_data(CONFIG, true));
     let mut zk = as_super(&servers[0]);
     let (before, version) = shown(&mut zk);
     assert_eq!(before.len(), 3);
 
-    let (joined, joined_version) = done(&mut zk, reconfig(Some(observer), None));
+    let (joined, joined_version) = done(&mut zk, reconfig(Some(OBSERVER), None));
     assert!(joined_version > version);
     assert_eq!(joined[..3], before);
-    assert_eq!(joined[3], observer);
+    assert_eq!(joined[3], OBSERVER);
     assert_eq!(shown(&mut zk), (joined.clone(), joined_version));
     eventually("the watch is told", || {
         watching.sync();
@@ -131,4 +137,43 @@ fn members_are_changed_and_shown_everywhere() {
     let (left, _) = done(&mut zk, reconfig(None, Some("3")));
     assert_eq!(left, before[..2]);
     zk.create("/with-two", 0);
+}
+
+/// In their order, though nobody waited for an answer.
+#[test]
+fn writes_behind_a_change_of_the_members_are_done_behind_it() {
+    let servers = three();
+    let mut zk = as_super(&servers[0]);
+    let joins = zk.send(&Request::Reconfig(reconfig(Some(OBSERVER), None)));
+    let makes = ["/behind", "/behind/1", "/behind/2"].map(|path| zk.send(&create(path, 0)));
+    let leaves = zk.send(&Request::Reconfig(reconfig(None, Some("100"))));
+    let last = zk.send(&create("/last", 0));
+    let (error, body) = zk.reply(joins);
+    assert_eq!(error, ErrorCode::OK);
+    let joined_version = lines_of(&body).1;
+    for made in makes {
+        assert_eq!(zk.reply(made).0, ErrorCode::OK);
+    }
+    let (error, body) = zk.reply(leaves);
+    assert_eq!(error, ErrorCode::OK);
+    let left_version = lines_of(&body).1;
+    assert_eq!(zk.reply(last).0, ErrorCode::OK);
+    let mut made = |path| zk.stat(path).unwrap().czxid;
+    let order = [
+        joined_version,
+        made("/behind"),
+        made("/behind/1"),
+        made("/behind/2"),
+        left_version,
+        made("/last"),
+    ];
+    assert!(order.is_sorted_by(|a, b| a < b), "{order:?}");
+
+    // So is the end of the session.
+    let mut brief = as_super(&servers[0]);
+    let joins = brief.send(&Request::Reconfig(reconfig(Some(OBSERVER), None)));
+    let ends = brief.send(&Request::CloseSession);
+    assert_eq!(brief.reply(joins).0, ErrorCode::OK);
+    assert_eq!(brief.reply(ends).0, ErrorCode::OK);
+    brief.assert_closed();
 }
