@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use lockkeeper_core::{EndReason, Event, NodeAcl, NodeChange, Reply, Stamp, StateMachine};
@@ -57,8 +57,9 @@ pub(super) struct Hub {
     /// Who lost children by a command that removes them too, and how often: the access list that
     /// says who may be told comes with their own event.
     bereft: Mutex<HashMap<Arc<str>, usize>>,
-    /// The node tells it of what happens. Watches are set only while it does.
-    is_subscribed: AtomicBool,
+    /// Odd while the node tells it of what happens; it grows whenever that begins or ends. Watches
+    /// are set only while it is odd.
+    subscription: AtomicU64,
 }
 
 #[derive(Default)]
@@ -271,15 +272,24 @@ impl Hub {
             journal,
             figures,
             bereft: Mutex::default(),
-            is_subscribed: AtomicBool::new(false),
+            subscription: AtomicU64::new(0),
         }
     }
 
     /// Sees to it that the node tells this hub, `sink`, of what happens from now on.
     pub(super) fn subscribe(&self, node: &NodeHandle, sink: &Arc<dyn Sink>) {
-        if !self.is_subscribed.swap(true, Ordering::Relaxed) {
+        loop {
+            let seen = self.subscription.load(Ordering::Acquire);
+            if seen % 2 == 1 {
+                return;
+            }
+            // Two threads may come here at once. Each has the node told before it goes on, which
+            // is the same told twice.
             self.listings.forget();
             node.watch_tree(sink);
+            let order = (Ordering::AcqRel, Ordering::Relaxed);
+            // If it fails, another was first, or it has ended again.
+            let _ = self.subscription.compare_exchange(seen, seen + 1, order.0, order.1);
         }
     }
 
@@ -482,7 +492,9 @@ impl Sink for Hub {
         // What was told no longer leads to what is: everybody begins anew.
         self.listings.forget();
         self.bereft.lock().clear();
-        self.is_subscribed.store(false, Ordering::Relaxed);
+        // To the next even number.
+        let next = |seen: u64| Some((seen | 1).wrapping_add(1));
+        let _ = self.subscription.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
         for outbox in self.connections() {
             outbox.close(reason);
         }

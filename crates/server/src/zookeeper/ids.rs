@@ -61,7 +61,8 @@ pub(super) fn prove(
             ids.push(Id { scheme: "digest".to_owned(), id: digest });
             Some(ids)
         }
-        "ip" => Some(vec![Id::new("ip", &address.to_string())]),
+        // As the connection has it already.
+        "ip" => Some(vec![Id::new("ip", &address.to_canonical().to_string())]),
         _ => None,
     }
 }
