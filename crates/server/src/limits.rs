@@ -12,7 +12,7 @@ pub(crate) const UNREAD_BYTES_MAX: usize = 256 << 20;
 
 /// Bytes of answers that may always wait for one client, whatever others hold: hundreds of answers
 /// and events, so that a client that reads keeps its session. A long list may cost it its place
-/// then.
+/// then, or to a ZooKeeper client time.
 pub(crate) const UNREAD_BYTES_FREE: usize = 16 << 10;
 
 /// Bytes of waiting output beyond which a watch of that connection is ended. Well below

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tokio::sync::Notify;
+
 use crate::limits::{OUTPUT_BYTES_MAX, UNREAD_BYTES_FREE, UNREAD_BYTES_MAX};
 
 /// The bytes that wait in all connections of one server.
@@ -13,11 +15,13 @@ use crate::limits::{OUTPUT_BYTES_MAX, UNREAD_BYTES_FREE, UNREAD_BYTES_MAX};
 pub(crate) struct Unread {
     bytes: AtomicUsize,
     bytes_max: usize,
+    /// There is room again.
+    freed: Notify,
 }
 
 impl Unread {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { bytes: AtomicUsize::new(0), bytes_max }
+        Self { bytes: AtomicUsize::new(0), bytes_max, freed: Notify::new() }
     }
 
     /// How many bytes one connection may hold now.
@@ -32,6 +36,24 @@ impl Unread {
             self.bytes.fetch_add(after - before, Ordering::Relaxed);
         } else {
             self.bytes.fetch_sub(before - after, Ordering::Relaxed);
+            self.pass_on();
+        }
+    }
+
+    /// Whether less waits than may.
+    pub(crate) fn has_room(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) < self.bytes_max
+    }
+
+    /// Waits until there may be room. Whoever has used it, or not, passes it on.
+    pub(crate) async fn freed(&self) {
+        self.freed.notified().await;
+    }
+
+    /// If there is room, the next of those who wait for it is woken.
+    pub(crate) fn pass_on(&self) {
+        if self.has_room() {
+            self.freed.notify_one();
         }
     }
 

@@ -252,13 +252,15 @@ impl Outbox {
                 let mut state = self.state.lock();
                 if state.is_closing || !state.output.is_empty() {
                     std::mem::swap(&mut state.output, buffer);
-                    // What was taken before has been sent.
                     state.sending_bytes = buffer.len();
                     state.count();
                     lagging.append(&mut state.lagging);
                     self.emptied.notify_waiters();
                     return if state.is_closing { Turn::Farewell } else { Turn::Send };
                 }
+                // What was taken before has been sent.
+                state.sending_bytes = 0;
+                state.count();
             }
             self.filled.notified().await;
         }
@@ -532,10 +534,20 @@ mod tests {
         }
         let bound = BYTES_MAX + many.len() * (UNREAD_BYTES_FREE + 100);
         assert!((BYTES_MAX..bound).contains(&unread.bytes()), "{} bytes", unread.bytes());
-        // Who reads is served all the same.
+        // Who reads is served all the same, and counts for nothing once all is sent.
         let reader = outbox();
         (0..100).for_each(|id| reader.confirmed(id));
         assert!(!reader.state.lock().is_closing);
+        let others = unread.bytes() - reader.state.lock().counted_bytes;
+        let (mut sent, mut lagging) = (BytesMut::new(), Vec::new());
+        let _ = reader.take(&mut sent, &mut lagging).await;
+        assert_eq!(unread.bytes(), others + sent.len());
+        tokio::select! {
+            biased;
+            _ = reader.take(&mut sent, &mut lagging) => panic!("there is nothing to send"),
+            () = std::future::ready(()) => {}
+        }
+        assert_eq!(unread.bytes(), others);
         // What is closed gives back what it held, however it ended.
         hoarder.shut();
         many.iter().step_by(2).for_each(Outbox::shut);

@@ -291,8 +291,14 @@ async fn write(
     const KEPT_BYTES_MAX: usize = 64 << 10;
 
     let mut buffer = BytesMut::new();
+    let go_on = || front.node.query(|state, _| outbox.go_on(state));
     loop {
-        let turn = outbox.take(&mut buffer).await;
+        let turn = outbox.take(&mut buffer, &front.unread).await;
+        if matches!(turn, Turn::GoOn) {
+            go_on();
+            front.unread.pass_on();
+            continue;
+        }
         let sent = async {
             writer.write_all(&buffer).await?;
             // TLS keeps the end of what it took while the client is slow to read.
@@ -300,14 +306,143 @@ async fn write(
         };
         timeout(WRITE_TIMEOUT, sent).await??;
         match turn {
-            Turn::Send if buffer.capacity() <= KEPT_BYTES_MAX => buffer.clear(),
-            Turn::Send => buffer = BytesMut::new(),
             Turn::Farewell => return writer.shutdown().await,
+            _ if buffer.capacity() <= KEPT_BYTES_MAX => buffer.clear(),
+            _ => buffer = BytesMut::new(),
         }
         // What waited for the client to read may be answered now.
         if outbox.is_runnable() {
             yield_now().await;
-            front.node.query(|state, _| outbox.go_on(state));
+            go_on();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use lockkeeper_core::{
+        AclRef, Command, IdRef, NodeKind, OwnerRef, Reply, Secret, SessionId, Stamp, StateMachine,
+        TreeOp, perms,
+    };
+    use lockkeeper_node::{Environment, NodeConfig, NodeHandle, Unavailable, WatchId};
+    use lockkeeper_wire::jute::{Hidden, Read, Request, encode_request};
+    use tokio::io::{AsyncReadExt, DuplexStream, duplex};
+
+    use super::super::{Client, ZooKeeper, ZooKeeperSettings};
+    use super::*;
+    use crate::unread::Unread;
+
+    const LONG: usize = 300_000;
+
+    /// Longer than anything here takes.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    struct Nobody;
+
+    impl Sink for Nobody {
+        fn reply(&self, _: u64, _: Result<&Reply, &Unavailable>, _: &StateMachine, _: Stamp) {}
+        fn event(
+            &self,
+            _: Option<WatchId>,
+            _: &lockkeeper_core::Event,
+            _: &StateMachine,
+            _: Stamp,
+        ) {
+        }
+        fn confirmed(&self, _: u64) {}
+        fn flush(&self) {}
+        fn close(&self, _: &'static str) {}
+    }
+
+    /// A node with long data at `/long` and little at `/`.
+    async fn node(environment: Environment, data_dir: &std::path::Path) -> NodeHandle {
+        let mut config = NodeConfig::new(1, data_dir.to_owned());
+        config.free_space_bytes_min = 0;
+        let node = NodeHandle::start(config, environment).await.unwrap();
+        node.serving().wait_for(|serving| serving.is_ready).await.unwrap();
+        let (session, secret) = (SessionId(1), Secret([1; 16]));
+        let owner = OwnerRef::default();
+        let data = vec![7; LONG];
+        let anyone = IdRef { scheme: "world", id: "anyone" };
+        let (ids, kind) = (Vec::new(), NodeKind::Persistent);
+        let acl = vec![AclRef { perms: perms::ALL, id: anyone }];
+        let create =
+            TreeOp::Create { path: "/long", data: Some(&data), acl, kind, sequential: false };
+        let sink: Arc<dyn Sink> = Arc::new(Nobody);
+        for command in [
+            Command::OpenSession { session, secret, ttl_ms: 60_000, owner },
+            Command::Tree { session, connection: 0, ids, enforce_quota: false, ops: vec![create] },
+        ] {
+            node.propose(&command, 0, &sink);
+        }
+        while node.query(|state, _| state.tree().node("/long").is_none()) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        node
+    }
+
+    /// A client that has asked for these data, and has read nothing but the first frame.
+    async fn ask(zookeeper: &ZooKeeper, path: &str) -> DuplexStream {
+        let (mut stream, other) = duplex(1_024);
+        let address: SocketAddr = ([127, 0, 0, 1], 1).into();
+        let zookeeper = zookeeper.clone();
+        let client = Client { address, ids: Vec::new() };
+        tokio::spawn(async move { zookeeper.serve(other, client).await });
+        let mut bytes = BytesMut::new();
+        let request = ConnectRequest {
+            protocol_version: 0,
+            last_zxid_seen: 0,
+            timeout_ms: 60_000,
+            session_id: 0,
+            password: Hidden(None),
+            read_only: None,
+        };
+        request.encode(&mut bytes).unwrap();
+        let read = Read { path: Some(path), watch: false };
+        encode_request(1, &Request::GetData(read), &mut bytes).unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        frame(&mut stream).await;
+        stream
+    }
+
+    async fn frame(stream: &mut DuplexStream) -> usize {
+        let length = usize::try_from(stream.read_i32().await.unwrap()).unwrap();
+        let mut bytes = vec![0; length];
+        stream.read_exact(&mut bytes).await.unwrap();
+        length
+    }
+
+    #[test]
+    fn long_replies_wait_while_others_are_not_read() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let data_dir = tempfile::tempdir().unwrap();
+        let steps = async {
+            let environment = Environment::system();
+            let random = Arc::clone(&environment.random);
+            let node = node(environment, data_dir.path()).await;
+            let unread = Arc::new(Unread::new(2 * LONG));
+            let settings = ZooKeeperSettings::default();
+            let zookeeper = ZooKeeper::beside(node.clone(), settings, random, Arc::clone(&unread));
+            let mut crowd = Vec::new();
+            for _ in 0..10 {
+                crowd.push(ask(&zookeeper, "/long").await);
+            }
+            // Whoever asks for little is answered, and by then the others have been looked at.
+            let mut modest = ask(&zookeeper, "/").await;
+            assert!(frame(&mut modest).await < 200);
+            assert!(!unread.has_room(), "some have their replies");
+            assert!(unread.bytes() < 3 * LONG + 10_000, "{} bytes wait", unread.bytes());
+            // Those who were first hang up or read, and the others are next.
+            drop(crowd.remove(0));
+            for stream in &mut crowd {
+                assert!(frame(stream).await > LONG);
+            }
+            drop((crowd, modest, zookeeper));
+            node.stop().await;
+        };
+        runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });
     }
 }

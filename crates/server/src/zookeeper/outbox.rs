@@ -30,11 +30,11 @@ use tokio::time::Instant;
 use super::Front;
 use super::hub::WatcherId;
 use super::ids::Id;
-use super::reads::Reader;
+use super::reads::{self, Reader};
 use super::writes::{self, Asked};
 use crate::limits::{
     ASIDE_BYTES_MAX, LONG_REQUEST, OUTPUT_BYTES_MAX, PINGS_WAITING_MAX, PIPELINE_BYTES_MAX,
-    PIPELINE_MAX, REPLIES_WAITING_BYTES, TURN_REQUESTS_MAX,
+    PIPELINE_MAX, REPLIES_WAITING_BYTES, TURN_REQUESTS_MAX, UNREAD_BYTES_FREE,
 };
 use crate::unread::Unread;
 
@@ -72,6 +72,8 @@ struct State {
     first: u64,
     /// What they count for, all together.
     slot_bytes: usize,
+    /// The next reply is long, and there is no room for it among what all clients don't read.
+    is_held_back: bool,
     /// The request that is being proposed right now, and whether there was no room for it.
     proposing: Option<(u64, bool)>,
     pings_asked: u64,
@@ -198,6 +200,8 @@ pub(crate) struct ConnectionView {
 pub(super) enum Turn {
     /// Send what is in the buffer, then come again.
     Send,
+    /// Have the requests answered that wait for room; there is nothing to send.
+    GoOn,
     /// Send what is in the buffer, and close.
     Farewell,
 }
@@ -217,6 +221,7 @@ impl Outbox {
             slots: VecDeque::new(),
             first: 0,
             slot_bytes: 0,
+            is_held_back: false,
             proposing: None,
             pings_asked: 0,
             pings_answered: 0,
@@ -503,10 +508,11 @@ impl Outbox {
         self.answered.notify_one();
     }
 
-    /// Waits for something to send and swaps it for the empty `buffer`.
-    pub(super) async fn take(&self, buffer: &mut BytesMut) -> Turn {
+    /// Waits for something to send and swaps it for the empty `buffer`; or for room for a reply
+    /// that could not be made yet.
+    pub(super) async fn take(&self, buffer: &mut BytesMut, unread: &Unread) -> Turn {
         loop {
-            {
+            let is_held_back = {
                 let state = &mut *self.state.lock();
                 if state.is_closing || !state.output.is_empty() {
                     std::mem::swap(&mut state.output, buffer);
@@ -514,13 +520,24 @@ impl Outbox {
                     if std::mem::take(&mut state.aside_bytes) >= ASIDE_BYTES_MAX {
                         self.answered.notify_one();
                     }
-                    // What was taken before has been sent.
                     state.sending_bytes = buffer.len();
                     state.count();
                     return if state.is_closing { Turn::Farewell } else { Turn::Send };
                 }
+                // What was taken before has been sent.
+                state.sending_bytes = 0;
+                state.count();
+                state.is_held_back
+            };
+            if !is_held_back {
+                self.filled.notified().await;
+                continue;
             }
-            self.filled.notified().await;
+            tokio::select! {
+                biased;
+                () = self.filled.notified() => {}
+                () = unread.freed() => return Turn::GoOn,
+            }
         }
     }
 
@@ -549,7 +566,7 @@ impl Outbox {
     fn after_turn(&self) {
         let (is_closing, has_output) = {
             let state = self.state.lock();
-            (state.is_closing, !state.output.is_empty())
+            (state.is_closing, !state.output.is_empty() || state.is_held_back)
         };
         if is_closing {
             self.closing.notify_waiters();
@@ -604,11 +621,30 @@ impl State {
         self.output.len() < REPLIES_WAITING_BYTES.min(self.unread.share())
     }
 
+    /// Whether the next reply is longer than what may always wait, and all there is room for waits
+    /// already: a crowd that lists the same thousands of children at once is answered as it reads.
+    fn has_to_wait(&self, machine: &StateMachine) -> bool {
+        if self.unread.has_room() {
+            return false;
+        }
+        let bytes = match self.slots.front().map(|slot| &slot.work) {
+            Some(Work::Read { frame, .. }) => reads::reply_bytes(frame, machine),
+            Some(Work::Answered(frame)) => frame.len(),
+            _ => 0,
+        };
+        bytes > UNREAD_BYTES_FREE
+    }
+
     /// Answers what has come to its turn, but not for so long that others wait. If more could be
     /// answered, there is output now, and the writing half goes on with it.
     fn go_on(&mut self, machine: &StateMachine) {
         let mut left = TURN_REQUESTS_MAX;
+        self.is_held_back = false;
         while left > 0 && !self.is_closing && self.has_output_room() && self.is_next_ready() {
+            if self.has_to_wait(machine) {
+                self.is_held_back = true;
+                return;
+            }
             let Some(slot) = self.slots.pop_front() else { return };
             let is_long = matches!(
                 slot.op,

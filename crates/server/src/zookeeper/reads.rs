@@ -349,6 +349,33 @@ impl Reader<'_> {
     }
 }
 
+/// About how long the reply to the read in `frame` is, if it is long.
+pub(super) fn reply_bytes(frame: &[u8], machine: &StateMachine) -> usize {
+    /// A short name, and its length.
+    const NAME_BYTES: usize = 16;
+
+    let tree = machine.tree();
+    let node = |path: Option<&str>| tree.node(or_root(path?));
+    let data = |read: &Read<'_>| node(read.path).and_then(|node| node.data).map_or(0, <[u8]>::len);
+    let names = |read: &Read<'_>| {
+        let count = node(read.path).map_or(0, |node| node.stat.num_children);
+        usize::try_from(count).unwrap_or(0) * NAME_BYTES
+    };
+    match decode_request(frame) {
+        Ok((_, Request::GetData(read))) => data(&read),
+        Ok((_, Request::GetChildren(read) | Request::GetChildren2(read))) => names(&read),
+        Ok((_, Request::MultiRead(parts))) => parts
+            .iter()
+            .map(|part| match part {
+                ReadOp::GetData(read) => data(&read),
+                ReadOp::GetChildren(read) => names(&read),
+            })
+            .sum(),
+        // What was missed is told path by path.
+        _ => frame.len(),
+    }
+}
+
 /// To ZooKeeper, the empty path is another name of the root.
 fn or_root(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
