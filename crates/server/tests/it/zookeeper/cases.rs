@@ -4,6 +4,7 @@
 use std::net::Shutdown;
 
 use bytes::BytesMut;
+use lockkeeper_node::Timers;
 use lockkeeper_wire::jute::{
     Acl, Acls, AddWatchMode, ConnectRequest, CreateOp, ErrorCode, Hidden, Id, Multi, Op, Read,
     ReadOp, Reconfig, Request, SetAcl, SetData, SetWatches, Strings, WatcherType, encode_request,
@@ -125,8 +126,13 @@ fn rc_2_whoever_has_seen_more_is_not_served() {
 fn li_1_what_fits_as_a_request_fits_as_an_entry() {
     const LIMIT: usize = 0xf_ffff;
     let members = Members::three();
-    let start =
-        |id| members.start(id, |config| config.zookeeper_listen = Some("127.0.0.1:0".to_owned()));
+    let start = |id| {
+        members.start(id, |config| {
+            config.zookeeper_listen = Some("127.0.0.1:0".to_owned());
+            // Such entries take a busy machine longer than an election.
+            config.node.timers = Timers::RELAXED;
+        })
+    };
     let servers = [1, 2, 3].map(start);
     let mut zks = servers.each_ref().map(connect);
     zks[0].create("/a", 0);
