@@ -81,6 +81,8 @@ impl Server {
         let addresses = listeners.addresses();
         let data_dir = config.node.data_dir.clone();
         let ttl_max = config.node.ttl_max;
+        // As long as a node waits for another's word before it counts as gone.
+        let silence = 2 * config.node.timers.election_max;
         let clock = Arc::clone(&environment.clock);
         let random = Arc::clone(&environment.random);
         let node = NodeHandle::start(config.node, environment).await?;
@@ -101,6 +103,7 @@ impl Server {
             client_address: addresses.zookeeper,
             secure_client_port: addresses.zookeeper_tls.map(|address| address.port()),
             data_dir: data_dir.display().to_string(),
+            silence,
             clock: Arc::clone(&clock),
         });
         let serves_zookeeper = addresses.zookeeper.or(addresses.zookeeper_tls).is_some();

@@ -27,6 +27,8 @@ pub(crate) struct Place {
     pub(crate) client_address: Option<SocketAddr>,
     pub(crate) secure_client_port: Option<u16>,
     pub(crate) data_dir: String,
+    /// After this long without a word from the others they count as gone.
+    pub(crate) silence: Duration,
     pub(crate) clock: Arc<dyn Clock>,
 }
 

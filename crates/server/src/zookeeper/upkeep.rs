@@ -55,8 +55,9 @@ fn serve_all(front: &Front) {
 /// There has been no majority since `lost_at`. Returns when there is more to be done about it.
 fn do_without(front: &Front, lost_at: Instant) -> Option<Instant> {
     let now = Instant::now();
+    let silence = front.place.get().map_or(Duration::ZERO, |place| place.silence);
     let (reading, parting) =
-        (lost_at + grace(&front.settings), lost_at + patience(&front.settings));
+        (lost_at + grace(&front.settings), lost_at + patience(&front.settings, silence));
     if front.settings.read_only
         && reading <= now
         && !front.is_reading_only.swap(true, Ordering::Relaxed)
@@ -75,9 +76,11 @@ fn do_without(front: &Front, lost_at: Instant) -> Option<Instant> {
 }
 
 /// How long clients are kept without a majority: less than it takes for any session to be ended by
-/// those who have one, so that nobody reads here for long what it has lost there.
-fn patience(settings: &ZooKeeperSettings) -> Duration {
-    settings.tick.min(settings.session_timeout_min / 2)
+/// those who have one, so that nobody reads here what it has lost there. The last word from them
+/// may be as old as `silence` when its end is noticed.
+fn patience(settings: &ZooKeeperSettings, silence: Duration) -> Duration {
+    let shortest = settings.session_timeout_min;
+    settings.tick.min(shortest / 2).min(shortest.saturating_sub(silence))
 }
 
 /// How long there must have been no majority before anybody may read without one: ZooKeeper's own
@@ -133,5 +136,21 @@ impl StampClock {
         }
         let elapsed = now.saturating_duration_since(self.since).as_millis();
         Stamp(stamp.0.saturating_add(u64::try_from(elapsed).unwrap_or(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_served_for_longer_than_the_shortest_session_lives_without_a_word() {
+        let seconds = Duration::from_secs;
+        for (shortest, silence, expected) in [(6, 1, 3), (4, 1, 2), (6, 4, 2), (6, 8, 0)] {
+            let session_timeout_min = seconds(shortest);
+            let settings = ZooKeeperSettings { session_timeout_min, ..Default::default() };
+            let patience = patience(&settings, seconds(silence));
+            assert_eq!(patience, seconds(expected), "{shortest} {silence}");
+        }
     }
 }
