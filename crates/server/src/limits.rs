@@ -163,7 +163,8 @@ pub(crate) const LINE_STEPS_MAX: usize = 100_000;
 /// Bytes of the path of a ZooKeeper lock that is shown, so that it fits into an answer.
 pub(crate) const LINE_PATH_BYTES_MAX: usize = 4 << 10;
 
-/// Bytes that are shown of the name of a ZooKeeper lock's child.
+/// Bytes that are shown of the name of a ZooKeeper lock's child. The metrics tell nothing apart by
+/// a longer one.
 pub(crate) const LINE_NAME_BYTES_MAX: usize = 1 << 10;
 
 /// How long a ZooKeeper client has for its first frame; ZooKeeper's own.

@@ -67,8 +67,9 @@ struct Tables {
     paths: HashMap<Arc<str>, Watched>,
     watchers: BTreeMap<WatcherId, Watcher>,
     newest: WatcherId,
-    /// How many watches include what is below: without any, ancestors needn't be looked up.
-    recursive_count: usize,
+    /// How many watches include what is below, by the lengths of their paths: others of a path's
+    /// ancestors needn't be looked up, of which a hostile one has tens of thousands.
+    recursive: BTreeMap<usize, usize>,
     counts: WatchCounts,
 }
 
@@ -207,19 +208,26 @@ impl Tables {
         if !is_watched {
             self.paths.remove(path);
         }
-        self.count(table, before, after);
+        self.count(path, table, before, after);
         before
     }
 
-    fn count(&mut self, table: Table, before: u8, after: u8) {
+    fn count(&mut self, path: &str, table: Table, before: u8, after: u8) {
         let count = match table {
             Table::Data => &mut self.counts.data,
             Table::Child => &mut self.counts.child,
         };
         *count += usize::from(after != 0);
         *count -= usize::from(before != 0);
-        self.recursive_count += usize::from(after & mode::RECURSIVE != 0);
-        self.recursive_count -= usize::from(before & mode::RECURSIVE != 0);
+        let (was, is) = (before & mode::RECURSIVE != 0, after & mode::RECURSIVE != 0);
+        if was == is {
+            return;
+        }
+        let recursive = self.recursive.entry(path.len()).or_default();
+        *recursive = if is { *recursive + 1 } else { recursive.saturating_sub(1) };
+        if *recursive == 0 {
+            self.recursive.remove(&path.len());
+        }
     }
 
     /// Who is to be told of a change at `path`, each once; watches that go when they fire are gone.
@@ -234,9 +242,10 @@ impl Tables {
                 self.change(watcher, path, table, |modes| modes & !mode::STANDARD);
             }
         }
-        if table == Table::Data && self.recursive_count > 0 {
+        if table == Table::Data {
             let exact = told.len();
-            for ancestor in ancestors(path) {
+            for &length in self.recursive.range(..path.len()).map(|(length, _)| length) {
+                let Some(ancestor) = ancestor(path, length) else { continue };
                 if let Some(watched) = self.paths.get(ancestor) {
                     watched.data.gather(mode::RECURSIVE, &mut told);
                 }
@@ -250,9 +259,11 @@ impl Tables {
     }
 }
 
-/// The paths above one, nearest first.
-fn ancestors(path: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(parent(path), |path| parent(path))
+/// The path above one that is so long, if there is one.
+fn ancestor(path: &str, length: usize) -> Option<&str> {
+    let is_root = length == 1 && path.starts_with('/');
+    let is_above = length > 1 && path.as_bytes().get(length) == Some(&b'/');
+    if is_root || is_above { path.get(..length) } else { None }
 }
 
 /// The path above one; `None` above the root.
@@ -517,4 +528,21 @@ pub(super) fn notification(zxid: i64, kind: EventType, path: &str) -> Bytes {
     // A path has come in a frame itself.
     let _ = encode_notification(zxid, &event, &mut frame);
     frame.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_the_ancestors_that_it_has() {
+        let path = "/a/bc/d";
+        let found: Vec<_> = (0..path.len()).filter_map(|length| ancestor(path, length)).collect();
+        assert_eq!(found, ["/", "/a", "/a/bc"]);
+        assert_eq!(parent(path), Some("/a/bc"));
+        assert_eq!((0..9).find_map(|length| ancestor("", length)), None);
+        assert_eq!((0..1).find_map(|length| ancestor("/", length)), None);
+        // A letter of two bytes ends where no path above does.
+        assert_eq!((2..4).find_map(|length| ancestor("/äb", length)), None);
+    }
 }

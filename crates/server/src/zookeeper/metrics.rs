@@ -21,7 +21,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::facts::{Sizes, Source, monitored};
 use crate::histogram::Histogram;
-use crate::limits::CLASSES_MAX;
+use crate::limits::{CLASSES_MAX, LINE_NAME_BYTES_MAX};
 
 /// From a read to a disk in trouble, in microseconds.
 const OPERATIONS: &[u64] = &[
@@ -125,6 +125,7 @@ impl Figures {
             return;
         }
         let prefix = first_part(path);
+        let prefix = if prefix.len() <= LINE_NAME_BYTES_MAX { prefix } else { OTHER };
         let notifications = &mut *self.notifications.lock();
         if let Some(known) = notifications.get_mut(prefix) {
             *known += count;
@@ -303,5 +304,12 @@ mod tests {
         let notifications = figures.notifications.lock();
         assert_eq!(notifications.len(), CLASSES_MAX + 1);
         assert_eq!(notifications.values().sum::<u64>(), 100);
+        drop(notifications);
+        let figures = Figures::default();
+        figures.notified(&format!("/{}/x", "x".repeat(LINE_NAME_BYTES_MAX)), 1);
+        assert_eq!(
+            figures.notifications.lock().keys().map(|key| &**key).collect::<Vec<_>>(),
+            [OTHER]
+        );
     }
 }

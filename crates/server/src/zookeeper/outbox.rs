@@ -646,11 +646,12 @@ impl State {
                 return;
             }
             let Some(slot) = self.slots.pop_front() else { return };
-            let is_long = matches!(
-                slot.op,
-                OpCode::GET_ALL_CHILDREN_NUMBER | OpCode::MULTI_READ | OpCode::SET_WATCHES2
-            );
-            left = left.saturating_sub(if is_long { LONG_REQUEST } else { 1 });
+            left = left.saturating_sub(match slot.op {
+                // It walks through all that is below.
+                OpCode::GET_ALL_CHILDREN_NUMBER => TURN_REQUESTS_MAX,
+                OpCode::MULTI_READ | OpCode::SET_WATCHES | OpCode::SET_WATCHES2 => LONG_REQUEST,
+                _ => 1,
+            });
             self.first += 1;
             self.slot_bytes -= slot.bytes;
             let is_last = slot.op == OpCode::CLOSE_SESSION;

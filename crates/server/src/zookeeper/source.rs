@@ -15,6 +15,7 @@ use super::facts::{
     ConnectionFacts, Facts, MinAvgMax, Mode, SessionFacts, Sessions, Source, millis,
 };
 use super::outbox::{ConnectionView, Latency};
+use crate::limits::LINE_NAME_BYTES_MAX;
 
 /// Children of one prefix that are counted by themselves.
 const CHILDREN_MAX: usize = 100;
@@ -171,7 +172,8 @@ fn ephemerals_below(state: &StateMachine, prefix: &str) -> Vec<(String, u64)> {
     };
     let mut left = LOOKED_AT_MAX;
     let mut counted = Vec::new();
-    for name in tree.children(prefix).take(CHILDREN_MAX) {
+    let names = tree.children(prefix).filter(|name| name.len() <= LINE_NAME_BYTES_MAX);
+    for name in names.take(CHILDREN_MAX) {
         let path = below(prefix, name);
         let looked_at = tree.children(&path).take(left);
         let mut count = 0;
