@@ -96,7 +96,10 @@ async fn change(front: &Front, session: Session, ids: &[Id], wish: &Wish) -> Res
 
 fn may(front: &Front, session: Session, ids: &[Id]) -> Result<(), No> {
     front.node.query(|state, _| {
-        state.lease(session.id).ok_or(No::Close)?;
+        // It may have moved to another connection, or be over.
+        if state.connection(session.id) != Some(session.connection) {
+            return Err(No::Close);
+        }
         let node = state.tree().node(ENSEMBLE_PATH);
         let node = node.ok_or(No::Answer(ErrorCode::NO_NODE))?;
         let ids: Vec<IdRef<'_>> = ids.iter().map(Id::as_ref).collect();
