@@ -149,6 +149,11 @@ pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of lists of children that are kept encoded.
 pub(crate) const LISTINGS_BYTES_MAX: usize = 64 << 20;
 
+/// Bytes of a kept list up to which it is mended when a child comes or goes, a walk through all of
+/// it: eighty thousand waiters. A longer one is made anew for whoever asks next, so that no change
+/// pays for it.
+pub(crate) const LISTING_MENDED_BYTES_MAX: usize = 4 << 20;
+
 /// Children from which on a list is worth keeping.
 pub(crate) const LISTING_CHILDREN_MIN: usize = 64;
 

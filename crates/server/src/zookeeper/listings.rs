@@ -2,7 +2,8 @@
 //!
 //! A lock with thousands of waiters is a znode with as many children, and each of them asks for
 //! the whole list whenever it is woken. The list is kept as it is sent, and mended by the changes
-//! that the hub is told of, so that a reply costs a copy and not a walk through the tree.
+//! that the hub is told of, so that a reply costs a copy and not a walk through the tree. One that
+//! is very long is kept only until it changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use lockkeeper_core::{NodeChange, StateMachine};
 use parking_lot::Mutex;
 
 use super::hub::parent;
-use crate::limits::{LISTING_CHILDREN_MIN, LISTINGS_BYTES_MAX};
+use crate::limits::{LISTING_CHILDREN_MIN, LISTING_MENDED_BYTES_MAX, LISTINGS_BYTES_MAX};
 
 /// The kept lists of one server.
 #[derive(Default)]
@@ -69,6 +70,9 @@ impl Listings {
         let Some(above) = parent(path) else { return };
         let Some(listing) = kept.lists.get_mut(above) else { return };
         let before = listing.names.len();
+        if before > LISTING_MENDED_BYTES_MAX {
+            return kept.remove(above);
+        }
         let name = path.rsplit('/').next().unwrap_or("");
         let is_mended = match change {
             NodeChange::Created => listing.insert(name),
@@ -166,6 +170,23 @@ fn length(name: &str) -> [u8; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_pays_for_no_list_that_is_very_long() {
+        let listings = Listings::default();
+        let list = |path: &str, bytes| {
+            let listing = Listing { names: vec![0; bytes], count: bytes / 4, pzxid: 1, used: 1 };
+            listings.kept.lock().keep(path, listing);
+        };
+        list("/short", 400);
+        list("/long", LISTING_MENDED_BYTES_MAX + 4);
+        for path in ["/short/child", "/long/child"] {
+            listings.follow(path, NodeChange::Created, 2);
+        }
+        let kept = listings.kept.lock();
+        let paths: Vec<_> = kept.lists.iter().map(|(path, list)| (&**path, list.pzxid)).collect();
+        assert_eq!((paths, kept.bytes), (vec![("/short", 2)], 400 + 4 + 5));
+    }
 
     #[test]
     fn a_list_is_mended_in_order() {
