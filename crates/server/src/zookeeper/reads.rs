@@ -177,8 +177,11 @@ impl Reader<'_> {
             stat.write(out);
         }
         let length = out.len() - start - size_of::<i32>();
-        let length = i32::try_from(length).unwrap_or(i32::MAX).to_be_bytes();
-        out[start..start + size_of::<i32>()].copy_from_slice(&length);
+        let Ok(length) = i32::try_from(length) else {
+            out.truncate(start);
+            return Err(ErrorCode::MARSHALLING_ERROR);
+        };
+        out[start..start + size_of::<i32>()].copy_from_slice(&length.to_be_bytes());
         Ok(())
     }
 
