@@ -124,6 +124,10 @@ pub(crate) const ZOOKEEPER_FRAME_BYTES_MAX: usize = 1 << 20;
 /// command that the log takes.
 pub(crate) const CREDENTIALS_BYTES_MAX: usize = 2 << 10;
 
+/// Quotas' counts that one multi may make: each is a walk through all that the quota is about, and
+/// none of a multi's is over before all are.
+pub(crate) const COUNTS_OF_MULTI_MAX: usize = 16;
+
 /// Bytes that the scheme `auth` may add to the lists of ACLs of one request.
 pub(crate) const EXPANDED_BYTES_MAX: usize = 256 << 10;
 

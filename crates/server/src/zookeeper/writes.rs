@@ -16,6 +16,7 @@ use lockkeeper_wire::jute::{
 use super::ZooKeeperSettings;
 use super::ids::{FixUp, Id};
 use super::reads::stat;
+use crate::limits::COUNTS_OF_MULTI_MAX;
 
 /// What a write was, for its reply.
 #[derive(Clone, Debug)]
@@ -57,12 +58,21 @@ pub(super) fn ops<'a>(
             if ops.contains(&TreeOp::Fail(TreeError::Marshalling)) {
                 return Some(Err(ErrorCode::MARSHALLING_ERROR));
             }
+            if ops.iter().filter(|op| makes_count(op)).count() > COUNTS_OF_MULTI_MAX {
+                return Some(Err(ErrorCode::BAD_ARGUMENTS));
+            }
             let codes = parts.iter().map(code).collect();
             return Some(Ok((ops, Asked::Multi(codes))));
         }
         _ => return None,
     };
     Some(op.map(|op| (vec![op], Asked::One(request.op()))).map_err(error_code))
+}
+
+/// Whether it makes a znode that counts what is below another one, from the beginning.
+fn makes_count(op: &TreeOp<'_>) -> bool {
+    matches!(op, TreeOp::Create { path, .. }
+        if path.starts_with("/zookeeper/quota/") && path.ends_with("/zookeeper_stats"))
 }
 
 fn part<'a>(part: &'a Op<'a>, fix_up: &mut FixUp<'a>, settings: &ZooKeeperSettings) -> TreeOp<'a> {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use lockkeeper_wire::jute::{
-    AddWatchMode, Auth, Check, ErrorCode, Hidden, Multi, Op, Read, ReadOp, Request, encode_request,
-    xids,
+    AddWatchMode, Auth, Check, CreateOp, Delete, ErrorCode, Hidden, Multi, Op, Read, ReadOp,
+    Request, encode_request, xids,
 };
 
-use super::client::{Heard, SHORT_MS, Zk, fresh, get_data, set_data};
+use super::client::{Heard, SHORT_MS, Zk, fresh, get_data, new_node, results, set_data};
 use super::{start, start_with};
 use crate::harness::eventually;
 
@@ -122,6 +122,22 @@ fn whoever_watches_and_does_not_read_is_cut_off() {
     }
     assert!(heard < 301, "all {heard} events were kept");
     zk.assert_silent();
+}
+
+/// Each count is a walk through the tree, and thousands of them in one entry would stop all nodes.
+#[test]
+fn a_multi_counts_for_few_quotas_only() {
+    let server = start();
+    let mut zk = Zk::new(&server);
+    zk.create("/zookeeper/quota/a", 0);
+    let stats = "/zookeeper/quota/a/zookeeper_stats";
+    let multi = |times: usize| {
+        let make = || Op::Create(new_node(CreateOp::Create, stats, 0));
+        let remove = || Op::Delete(Delete { path: Some(stats), version: -1 });
+        Request::Multi(Multi::of((0..times).flat_map(|_| [make(), remove()])))
+    };
+    assert_eq!(zk.fails(&multi(17)), ErrorCode::BAD_ARGUMENTS);
+    assert_eq!(results(&zk.done(&multi(16))).len(), 32);
 }
 
 /// Sends as much of `bytes`, again and again, as the server takes, and reads nothing. The number of
