@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::jute::{In, Out};
 
 /// How long an answer may take before it counts as none.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Client {
     pub stream: TcpStream,

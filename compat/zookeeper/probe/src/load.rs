@@ -2,16 +2,19 @@
 //!
 //! create EPHEMERAL_SEQUENTIAL, getChildren, and, unless it is first, exists with a watch on the
 //! one before it, getChildren again when that is gone; then delete. A pair is one lock taken and
-//! released. Workers share a few connections; a connection is one thread, which answers all that
-//! the socket has in one write. No locks are shared unless `--locks` is smaller than `--workers`.
+//! released. Workers share a few connections, and all connections one thread: servers and load
+//! share the machine, and a thread that has to be woken for each answer costs the servers that
+//! wake it, too. What a socket has is answered in one write. No locks are shared unless `--locks`
+//! is smaller than `--workers`.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
+use polling::{Event, Events, PollMode, Poller};
+
 use crate::Flags;
-use crate::client::{Client, Greeting};
+use crate::client::{ANSWER_TIMEOUT, Client, Greeting};
 use crate::jute::{In, Out};
 use crate::servers::Servers;
 
@@ -91,9 +94,9 @@ fn open_acl(out: &mut Out) {
 
 /// What the connections of one measurement share.
 struct Run {
-    ended: AtomicBool,
-    errors: AtomicU32,
-    begin: Instant,
+    errors: u32,
+    /// When the answers that are being read were found.
+    now: Instant,
     /// Before it, nothing is counted: sessions are opened and queues fill.
     counted_from: Instant,
     counted_to: Instant,
@@ -112,34 +115,48 @@ fn measure(
 ) -> Result<(Vec<u32>, u32), String> {
     let ports = servers.ports();
     let begin = Instant::now();
-    let run = Run {
-        ended: AtomicBool::new(false),
-        errors: AtomicU32::new(0),
-        begin,
+    let mut run = Run {
+        errors: 0,
+        now: begin,
         counted_from: begin + SETTLE,
         counted_to: begin + SETTLE + duration,
     };
-    let results: Vec<Result<Vec<u32>, String>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..connections.min(workers))
-            .map(|connection| {
-                let own = (connection..workers).step_by(connections).map(|w| w % locks).collect();
-                let port = ports[connection % ports.len()];
-                let run = &run;
-                scope.spawn(move || Connection::open(port, own)?.drive(run))
-            })
-            .collect();
-        std::thread::sleep(run.counted_to - run.begin);
-        run.ended.store(true, Ordering::Relaxed);
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err("a worker panicked".to_owned())))
-            .collect()
-    });
-    let mut pairs = Vec::new();
-    for result in results {
-        pairs.extend(result?);
+    let mut open = Vec::new();
+    for connection in 0..connections.min(workers) {
+        let own = (connection..workers).step_by(connections).map(|w| w % locks).collect();
+        open.push(Connection::open(ports[connection % ports.len()], own)?);
     }
-    Ok((pairs, run.errors.load(Ordering::Relaxed)))
+    drive(&mut open, &mut run).map_err(|error| error.to_string())?;
+    let pairs = open.into_iter().flat_map(|connection| connection.pairs).collect();
+    Ok((pairs, run.errors))
+}
+
+/// Lets all workers work until the time is over and each has finished its pair.
+fn drive(connections: &mut [Connection], run: &mut Run) -> io::Result<()> {
+    let poller = Poller::new()?;
+    for (key, connection) in connections.iter_mut().enumerate() {
+        // SAFETY: the sockets outlive the poller, which ends with this function.
+        unsafe { poller.add_with_mode(&connection.client.stream, Event::readable(key), PollMode::Level)? };
+        connection.start()?;
+    }
+    let mut busy: usize = connections.iter().map(|connection| connection.workers.len()).sum();
+    let mut events = Events::new();
+    let mut buffer = vec![0; 1 << 18];
+    while busy > 0 {
+        events.clear();
+        if poller.wait(&mut events, Some(ANSWER_TIMEOUT))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        run.now = Instant::now();
+        for event in events.iter() {
+            busy -= connections[event.key].turn(&mut buffer, run)?;
+        }
+    }
+    for connection in connections.iter_mut() {
+        poller.delete(&connection.client.stream)?;
+        connection.end()?;
+    }
+    Ok(())
 }
 
 enum State {
@@ -166,6 +183,8 @@ struct Connection {
     /// Requests are answered in order: whose they are.
     asked: std::collections::VecDeque<usize>,
     watching: HashMap<String, Vec<usize>>,
+    /// The beginning of a frame that isn't whole yet.
+    input: Vec<u8>,
     out: Vec<u8>,
     pairs: Vec<u32>,
 }
@@ -187,45 +206,58 @@ impl Connection {
             workers,
             asked: std::collections::VecDeque::new(),
             watching: HashMap::new(),
+            input: Vec::new(),
             out: Vec::new(),
             pairs: Vec::new(),
         })
     }
 
-    fn drive(mut self, run: &Run) -> Result<Vec<u32>, String> {
+    fn start(&mut self) -> io::Result<()> {
         for worker in 0..self.workers.len() {
-            self.begin(worker);
+            self.begin(worker, Instant::now());
         }
-        let mut input = Vec::new();
-        let mut buffer = vec![0; 1 << 18];
-        let mut busy = self.workers.len();
-        while busy > 0 {
-            if !self.out.is_empty() {
-                self.client.stream.write_all(&self.out).map_err(|e| e.to_string())?;
-                self.out.clear();
-            }
-            let count = self.client.stream.read(&mut buffer).map_err(|e| e.to_string())?;
-            if count == 0 {
-                return Err("the server closed a connection".to_owned());
-            }
-            input.extend_from_slice(&buffer[..count]);
-            let mut at = 0;
-            while let Some(length) = input[at..].first_chunk::<4>() {
-                let length = u32::from_be_bytes(*length) as usize;
-                let Some(frame) = input.get(at + 4..at + 4 + length) else { break };
-                busy -= self.answer(frame, run).ok_or("an answer that makes no sense")?;
-                at += 4 + length;
-            }
-            input.drain(..at);
+        self.write()
+    }
+
+    /// Answers all that the socket has; how many workers ended with it.
+    fn turn(&mut self, buffer: &mut [u8], run: &mut Run) -> io::Result<usize> {
+        let count = self.client.stream.read(buffer)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        let mut input = std::mem::take(&mut self.input);
+        input.extend_from_slice(&buffer[..count]);
+        let (mut at, mut ended) = (0, 0);
+        while let Some(length) = input[at..].first_chunk::<4>() {
+            let length = u32::from_be_bytes(*length) as usize;
+            let Some(frame) = input.get(at + 4..at + 4 + length) else { break };
+            let answered = self.answer(frame, run);
+            ended += answered.ok_or_else(|| io::Error::other("an answer that makes no sense"))?;
+            at += 4 + length;
+        }
+        input.drain(..at);
+        self.input = input;
+        self.write()?;
+        Ok(ended)
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        if !self.out.is_empty() {
+            self.client.stream.write_all(&self.out)?;
+            self.out.clear();
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
         self.ask(-11, 0, |_| ());
-        self.client.stream.write_all(&self.out).map_err(|e| e.to_string())?;
-        let _ = self.client.stream.read(&mut buffer);
-        Ok(self.pairs)
+        self.write()?;
+        let _ = self.client.stream.read(&mut [0; 64]);
+        Ok(())
     }
 
     /// One frame; how many workers ended with it.
-    fn answer(&mut self, frame: &[u8], run: &Run) -> Option<usize> {
+    fn answer(&mut self, frame: &[u8], run: &mut Run) -> Option<usize> {
         let mut input = In(frame);
         let (xid, _zxid, code) = (input.i32()?, input.i64()?, input.i32()?);
         if xid == -1 {
@@ -238,7 +270,7 @@ impl Connection {
         }
         let worker = self.asked.pop_front()?;
         if code != 0 && !(code == -101 && matches!(self.workers[worker].state, State::Looking)) {
-            run.errors.fetch_add(1, Ordering::Relaxed);
+            run.errors += 1;
             return Some(self.next(worker, run));
         }
         match self.workers[worker].state {
@@ -255,7 +287,7 @@ impl Connection {
                 self.list(worker);
             }
             State::Deleting => {
-                let now = Instant::now();
+                let now = run.now;
                 if now >= run.counted_from && now < run.counted_to {
                     let took = now - self.workers[worker].began;
                     self.pairs.push(took.as_micros().min(u128::from(u32::MAX)) as u32);
@@ -268,18 +300,18 @@ impl Connection {
     }
 
     /// Begins the next pair; 1 if there is to be none.
-    fn next(&mut self, worker: usize, run: &Run) -> usize {
-        if run.ended.load(Ordering::Relaxed) {
+    fn next(&mut self, worker: usize, run: &mut Run) -> usize {
+        if run.now >= run.counted_to {
             self.workers[worker].state = State::Idle;
             return 1;
         }
-        self.begin(worker);
+        self.begin(worker, run.now);
         0
     }
 
-    fn begin(&mut self, worker: usize) {
+    fn begin(&mut self, worker: usize, now: Instant) {
         let path = format!("{}/lock-", directory(self.workers[worker].lock));
-        self.workers[worker].began = Instant::now();
+        self.workers[worker].began = now;
         self.workers[worker].state = State::Creating;
         self.ask(1, worker, |out| {
             out.string(&path).buffer(Some(b""));
