@@ -4,9 +4,7 @@ ZooKeeper (the module kazoo.testing.common), so kazoo's own tests run unchanged 
   ZK_SERVER_CMD   command that runs one server in the foreground (contract: ../lib.sh)
   ZK_TLS, ZK_JAAS "0" says the server has no TLS / SASL: those tests skip
 """
-import inspect
 import os
-import re
 import shutil
 import signal
 import socket
@@ -17,7 +15,6 @@ import time
 import types
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 CMD = os.environ["ZK_SERVER_CMD"]
 
@@ -197,28 +194,6 @@ def pytest_collection_modifyitems(items):
     for it in items:
         if it.name == "test_update_host_list" or "TestReconfig" in it.nodeid:
             it.add_marker(pytest.mark.skip(reason="needs a cluster of 3"))
-
-
-# What of kazoo's own tests goes by the clock: waits of 0.1 to 10 seconds for what needs a disk, or a server's start.
-HURRIED = re.compile(r"\.(wait|get)\((timeout=)?[\d.]+\)|sleep\(|expire_session|_request_queuing_common")
-AGAIN = os.environ.get("KZ_AGAIN")
-
-
-def pytest_runtest_protocol(item, nextitem):
-    """On a machine that stands still for seconds such a test fails: then it runs once more, and is named."""
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    failed = [report for report in reports if report.failed]
-    if failed and HURRIED.search(inspect.getsource(item.function)):
-        if AGAIN:
-            with open(AGAIN, "a") as told:
-                told.write("AGAIN %s: %s\n" % (item.nodeid.split("/")[-1], str(failed[0].longrepr).splitlines()[-1]))
-        item._initrequest()
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
 
 
 _m = types.ModuleType("kazoo.testing.common")
