@@ -30,6 +30,7 @@ mod handshake;
 mod hub;
 mod ids;
 mod journal;
+mod lease;
 pub(crate) mod lines;
 mod listings;
 mod metrics;

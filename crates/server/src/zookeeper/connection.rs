@@ -167,7 +167,9 @@ async fn read(
     let mut stopped = pin!(stopping.wait_for(|is_stopping| *is_stopping));
     let mut silent = pin!(sleep(session.timeout));
     let mut late = pin!(sleep(FRAME_TIMEOUT));
+    let mut forsaken = pin!(sleep(session.timeout));
     let mut is_inside = false;
+    let mut is_waiting = false;
     loop {
         let drained = drain(frames, front, requests, outbox, session).await;
         let Some(Drained { taken, is_full }) = drained else { return };
@@ -180,6 +182,11 @@ async fn read(
             late.as_mut().reset(Instant::now() + FRAME_TIMEOUT);
         }
         is_inside = has_begun;
+        let unconfirmed = outbox.is_unconfirmed();
+        if let Some(patience) = unconfirmed.filter(|_| !is_waiting || forsaken.is_elapsed()) {
+            forsaken.as_mut().reset(Instant::now() + patience);
+        }
+        is_waiting = unconfirmed.is_some();
         tokio::select! {
             read = read_some(reader, frames.input()), if !is_full => {
                 if read.unwrap_or(0) == 0 {
@@ -193,6 +200,13 @@ async fn read(
             }
             _ = &mut stopped => return,
             () = &mut late, if is_inside => return,
+            () = &mut forsaken, if unconfirmed.is_some() => {
+                if outbox.is_forsaken() {
+                    tracing::warn!(session = %session.id, "nobody confirms a session any more: \
+                        its client is sent elsewhere");
+                    return;
+                }
+            }
             () = &mut silent, if !is_full => {
                 tracing::debug!(session = %session.id, "a client was silent for its time-out");
                 return;
@@ -246,16 +260,14 @@ async fn drain(
             Taken::Done => {}
             Taken::NoRoom(write) => {
                 // It was heard, however long it waits now.
-                if !session.is_local {
-                    front.node.heard(session.id);
-                }
+                requests.heard();
                 wait_for_room(requests, write).await?;
             }
             Taken::Close => return None,
         }
     }
-    if taken && !session.is_local {
-        front.node.heard(session.id);
+    if taken {
+        requests.heard();
     }
     if outbox.is_runnable() {
         front.node.query(|state, _| outbox.go_on(state));

@@ -8,7 +8,8 @@
 //!
 //! A ping stands outside the line: it is answered when a quorum has confirmed the session's
 //! heartbeat, which must neither wait for a request nor hold one up. A client whose server is cut
-//! off hears nothing, and goes to another server before its session can end there.
+//! off hears nothing, and goes to another server before its session can end there: whatever is to be
+//! sent waits until the session is confirmed (`lease.rs`).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -30,6 +31,7 @@ use tokio::time::Instant;
 use super::Front;
 use super::hub::WatcherId;
 use super::ids::Id;
+use super::lease::Lease;
 use super::reads::{self, Reader};
 use super::writes::{self, Asked};
 use crate::limits::{
@@ -40,6 +42,9 @@ use crate::unread::Unread;
 
 /// The id under which a session is opened or resumed; others are those of slots.
 pub(super) const HANDSHAKE: u64 = u64::MAX;
+
+/// In the number of a heartbeat: no ping wants an answer to it.
+const SILENT: u64 = 1 << 63;
 
 /// The output of one connection. The node's thread fills it, the connection's task empties it.
 pub(super) struct Outbox {
@@ -74,6 +79,9 @@ struct State {
     slot_bytes: usize,
     /// The next reply is long, and there is no room for it among what all clients don't read.
     is_held_back: bool,
+    /// For how long the session may be spoken for; `None`: it is nobody's but this server's.
+    lease: Option<Lease>,
+    silent_beats: u64,
     /// The request that is being proposed right now, and whether there was no room for it.
     proposing: Option<(u64, bool)>,
     pings_asked: u64,
@@ -106,7 +114,7 @@ pub(super) enum Handshake {
     /// Nothing has been proposed.
     None,
     /// The log is to say whether there is such a session.
-    Proposed(Offer),
+    Proposed(Offer, Instant),
     /// It was refused with this.
     Refused(Refusal),
     /// The client has been told its session.
@@ -222,6 +230,8 @@ impl Outbox {
             first: 0,
             slot_bytes: 0,
             is_held_back: false,
+            lease: None,
+            silent_beats: 0,
             proposing: None,
             pings_asked: 0,
             pings_answered: 0,
@@ -254,7 +264,7 @@ impl Outbox {
 
     /// A session is about to be asked for.
     pub(super) fn begin(&self, offer: Offer) {
-        self.state.lock().handshake = Handshake::Proposed(offer);
+        self.state.lock().handshake = Handshake::Proposed(offer, Instant::now());
     }
 
     /// Waits until the log has said whether there is such a session: `None` if the connection is
@@ -423,7 +433,36 @@ impl Outbox {
         state.traffic.last_xid = xids::PING;
         state.pings_asked += 1;
         let waiting = state.pings_asked - state.pings_answered;
-        (waiting <= PINGS_WAITING_MAX).then_some(state.pings_asked)
+        let id = (waiting <= PINGS_WAITING_MAX).then_some(state.pings_asked)?;
+        if let Some(lease) = &mut state.lease {
+            lease.beat(id, Instant::now());
+        }
+        Some(id)
+    }
+
+    /// The client has said something: the number of the heartbeat to be sent, if it is time for
+    /// one that wants a confirmation.
+    pub(super) fn beat(&self) -> Option<u64> {
+        let state = &mut *self.state.lock();
+        let now = Instant::now();
+        let lease = state.lease.as_mut().filter(|lease| lease.wants_beat(now))?;
+        state.silent_beats += 1;
+        let id = SILENT | state.silent_beats;
+        lease.beat(id, now);
+        Some(id)
+    }
+
+    /// How long what is to be sent may wait for the session to be confirmed, if it does.
+    pub(super) fn is_unconfirmed(&self) -> Option<Duration> {
+        let state = self.state.lock();
+        let waits = !state.output.is_empty() && !state.may_speak();
+        state.lease.as_ref().filter(|_| waits).map(Lease::patience)
+    }
+
+    /// Whether nobody confirms the session any more.
+    pub(super) fn is_forsaken(&self) -> bool {
+        let state = self.state.lock();
+        state.lease.as_ref().is_some_and(|lease| lease.is_forsaken(Instant::now()))
     }
 
     /// The connection has proved more ids.
@@ -514,7 +553,11 @@ impl Outbox {
         loop {
             let is_held_back = {
                 let state = &mut *self.state.lock();
-                if state.is_closing || !state.output.is_empty() {
+                let may_speak = state.may_speak();
+                if state.is_closing && !may_speak {
+                    state.output.clear();
+                }
+                if state.is_closing || may_speak && !state.output.is_empty() {
                     std::mem::swap(&mut state.output, buffer);
                     state.notified_bytes = 0;
                     if std::mem::take(&mut state.aside_bytes) >= ASIDE_BYTES_MAX {
@@ -614,6 +657,11 @@ impl State {
                 | Work::Unknown,
             ) => true,
         }
+    }
+
+    /// Whether the session was confirmed lately enough for anything to be sent.
+    fn may_speak(&self) -> bool {
+        self.lease.as_ref().is_none_or(|lease| lease.is_current(Instant::now()))
     }
 
     /// Whether the client reads: replies are made when there is room for them.
@@ -783,7 +831,8 @@ impl State {
     /// The log has answered the proposal that a client's session hangs on.
     fn shake(&mut self, reply: &Reply, machine: &StateMachine) {
         match (std::mem::replace(&mut self.handshake, Handshake::None), reply) {
-            (Handshake::Proposed(offer), Reply::Done) => {
+            (Handshake::Proposed(offer, asked_at), Reply::Done) => {
+                self.lease = Some(Lease::new(offer.session.timeout, asked_at));
                 self.welcome(&offer, machine.revision().0.cast_signed());
             }
             (_, Reply::Refused(refusal)) => self.handshake = Handshake::Refused(refusal.clone()),
@@ -796,12 +845,16 @@ impl State {
         let Some(slot) = self.slot(id) else { return };
         let Work::Write(asked) = &slot.work else { return };
         let zxid = machine.revision().0.cast_signed();
+        let since = slot.since;
         let mut frame = BytesMut::new();
         if writes::answer(asked, slot.xid, zxid, reply, &mut frame) {
             let before = std::mem::replace(&mut slot.bytes, frame.len());
             let after = slot.bytes;
             slot.work = Work::Answered(frame);
             self.slot_bytes = self.slot_bytes - before + after;
+            if let Some(lease) = &mut self.lease {
+                lease.note(since);
+            }
         } else {
             // The session is gone, or is another connection's by now: there is nobody to answer.
             self.is_closing = true;
@@ -853,6 +906,12 @@ impl Sink for Outbox {
     fn confirmed(&self, id: u64) {
         let own = &mut *self.state.lock();
         let zxid = own.traffic.last_zxid;
+        if let Some(lease) = &mut own.lease {
+            lease.confirm(id);
+        }
+        if id & SILENT != 0 {
+            return;
+        }
         // One confirmation is one for every ping before it.
         while own.pings_answered < id && !own.is_closing {
             own.pings_answered += 1;

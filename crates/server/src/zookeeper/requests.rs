@@ -242,6 +242,18 @@ impl Requests {
         self.outbox.is_proposed()
     }
 
+    /// The client has said something, so its session lives.
+    pub(super) fn heard(&self) {
+        let Session { id, is_local, .. } = self.session;
+        if is_local {
+            return;
+        }
+        match self.outbox.beat() {
+            Some(beat) => self.front.node.heartbeat(id, beat, &self.sink),
+            None => self.front.node.heard(id),
+        }
+    }
+
     // ------------------------------------------------------------ past the line
 
     fn ping(&self) -> Taken {

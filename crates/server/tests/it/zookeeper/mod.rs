@@ -5,6 +5,7 @@ mod cases;
 mod client;
 mod handshake;
 mod hostile;
+mod leases;
 mod locks;
 mod members;
 mod multi;

@@ -1,0 +1,159 @@
+//! For how long a connection may speak for its session.
+//!
+//! A client believes in its session for as long as its server talks to it. So a server says nothing
+//! of a session that the others may have ended meanwhile: replies and events wait once two thirds of
+//! the time-out have passed since the session last was confirmed, and if it isn't confirmed any more,
+//! the connection is closed without them. Confirmed it is by a heartbeat that a quorum has
+//! acknowledged, or by a write that the log has taken, and as of the moment when that was asked for.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Heartbeats that wait for their confirmation; with more, a newer one says the same.
+const OPEN_MAX: usize = 64;
+
+/// What one connection knows of its session.
+pub(super) struct Lease {
+    /// The session was alive at this moment, or later.
+    confirmed: Instant,
+    /// Heartbeats under way since then, oldest first, and when they were asked for.
+    open: VecDeque<(u64, Instant)>,
+    /// The newest of all.
+    asked: Option<Instant>,
+    timeout: Duration,
+}
+
+impl Lease {
+    /// A session that was asked for `asked_at`, and that the log has.
+    pub(super) fn new(timeout: Duration, asked_at: Instant) -> Self {
+        Self { confirmed: asked_at, open: VecDeque::new(), asked: None, timeout }
+    }
+
+    /// Whether anything may be sent.
+    pub(super) fn is_current(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.confirmed) < self.timeout * 2 / 3
+    }
+
+    /// Whether a word of the client is to be sent as a heartbeat that wants a confirmation: a few
+    /// in each time-out are enough.
+    pub(super) fn wants_beat(&self, now: Instant) -> bool {
+        let newest = self.asked.map_or(self.confirmed, |asked| asked.max(self.confirmed));
+        now.saturating_duration_since(newest) >= self.patience()
+    }
+
+    /// Nobody confirms the session any more, although it was asked for in time.
+    pub(super) fn is_forsaken(&self, now: Instant) -> bool {
+        let waits = self.open.front().map(|(_, asked)| now.saturating_duration_since(*asked));
+        !self.is_current(now) && waits.is_some_and(|waits| waits >= self.patience())
+    }
+
+    /// How long a confirmation may take.
+    pub(super) fn patience(&self) -> Duration {
+        self.timeout / 6
+    }
+
+    /// The heartbeat `id` is sent.
+    pub(super) fn beat(&mut self, id: u64, now: Instant) {
+        self.asked = Some(now);
+        if self.open.len() < OPEN_MAX {
+            self.open.push_back((id, now));
+        }
+    }
+
+    /// The heartbeat `id` was confirmed, and so were those before it.
+    pub(super) fn confirm(&mut self, id: u64) {
+        let Some(at) = self.open.iter().position(|(open, _)| *open == id) else { return };
+        let asked = self.open.drain(..=at).map(|(_, asked)| asked).next_back();
+        if let Some(asked) = asked {
+            self.note(asked);
+        }
+    }
+
+    /// The log has taken a write that was asked for at this moment.
+    pub(super) fn note(&mut self, asked_at: Instant) {
+        self.confirmed = self.confirmed.max(asked_at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(6);
+
+    fn seconds(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn it_counts_from_the_question_and_not_from_the_answer() {
+        let start = Instant::now();
+        let mut lease = Lease::new(TIMEOUT, start);
+        assert!(lease.is_current(seconds(start, 3)) && !lease.is_current(seconds(start, 4)));
+        lease.beat(1, seconds(start, 2));
+        // Confirmed a second later, or a minute.
+        lease.confirm(1);
+        assert!(lease.is_current(seconds(start, 5)) && !lease.is_current(seconds(start, 6)));
+        lease.note(seconds(start, 3));
+        assert!(lease.is_current(seconds(start, 6)) && !lease.is_current(seconds(start, 7)));
+        // What is confirmed late never shortens it.
+        lease.note(seconds(start, 1));
+        lease.confirm(1);
+        assert!(lease.is_current(seconds(start, 6)));
+    }
+
+    #[test]
+    fn a_confirmation_holds_for_those_before_it_and_not_for_those_behind() {
+        let start = Instant::now();
+        let mut lease = Lease::new(TIMEOUT, start);
+        (1..=3).for_each(|id| lease.beat(id, seconds(start, id)));
+        lease.confirm(2);
+        assert!(lease.is_current(seconds(start, 5)) && !lease.is_current(seconds(start, 6)));
+        lease.confirm(1);
+        assert!(!lease.is_current(seconds(start, 6)));
+        lease.confirm(3);
+        assert!(lease.is_current(seconds(start, 6)) && !lease.is_current(seconds(start, 7)));
+    }
+
+    #[test]
+    fn a_client_that_says_much_asks_a_few_times_and_one_that_was_silent_at_once() {
+        let start = Instant::now();
+        let mut lease = Lease::new(TIMEOUT, start);
+        let mut beats = 0;
+        for millis in (0..6_000).step_by(10) {
+            let now = start + Duration::from_millis(millis);
+            if lease.wants_beat(now) {
+                beats += 1;
+                lease.beat(beats, now);
+                lease.confirm(beats);
+            }
+        }
+        assert_eq!(beats, 5);
+        assert!(lease.wants_beat(seconds(start, 60)) && !lease.is_current(seconds(start, 60)));
+    }
+
+    #[test]
+    fn who_asks_in_vain_is_forsaken_and_who_has_not_asked_is_not() {
+        let start = Instant::now();
+        let mut lease = Lease::new(TIMEOUT, start);
+        assert!(!lease.is_forsaken(seconds(start, 60)), "nobody was asked");
+        lease.beat(1, seconds(start, 1));
+        assert!(!lease.is_forsaken(seconds(start, 3)), "it may still speak");
+        assert!(lease.is_forsaken(seconds(start, 4)));
+        // Asking anew is no answer.
+        lease.beat(2, seconds(start, 5));
+        assert!(lease.is_forsaken(seconds(start, 5)));
+        lease.confirm(2);
+        assert!(!lease.is_forsaken(seconds(start, 6)));
+    }
+
+    #[test]
+    fn heartbeats_that_nobody_confirms_are_few() {
+        let start = Instant::now();
+        let mut lease = Lease::new(TIMEOUT, start);
+        (0..10_000).for_each(|id| lease.beat(id, start));
+        assert_eq!(lease.open.len(), OPEN_MAX);
+    }
+}
