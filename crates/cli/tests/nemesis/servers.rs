@@ -141,6 +141,7 @@ impl Servers {
         if let Some(mut child) = server.child.take() {
             child.kill().expect("it can be killed");
             child.wait().expect("it ends");
+            forget_clock(&child);
         }
     }
 
@@ -152,6 +153,7 @@ impl Servers {
         signal(child, Signal::TERM);
         let has_ended = child.try_wait().expect("its status").is_some();
         if has_ended {
+            forget_clock(child);
             server.child = None;
         }
         has_ended
@@ -185,6 +187,7 @@ impl Servers {
         for (&id, server) in &mut self.servers {
             let Some(child) = &mut server.child else { continue };
             if let Some(status) = child.try_wait().expect("its status") {
+                forget_clock(child);
                 server.child = None;
                 ended.push((id, status));
             }
@@ -264,6 +267,14 @@ impl Servers {
 
     fn clock_file(&self) -> PathBuf {
         self.plan.directory.join("clock")
+    }
+}
+
+/// Removes what libfaketime leaves of a process that didn't end by itself.
+fn forget_clock(ended: &Child) {
+    for kind in ["faketime_shm", "sem.faketime_sem"] {
+        // Most servers have the right clock.
+        let _ = fs::remove_file(format!("/dev/shm/{kind}_{}", ended.id()));
     }
 }
 
