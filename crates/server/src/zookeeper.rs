@@ -43,6 +43,7 @@ mod sasl;
 mod settings;
 mod source;
 pub(crate) mod tls;
+mod traffic;
 mod upkeep;
 mod words;
 mod writes;
@@ -52,11 +53,11 @@ use hub::Hub;
 use journal::Journal;
 pub(crate) use metrics::Collected;
 use metrics::Figures;
-use outbox::Latency;
 pub use sasl::Users;
 pub use settings::ZooKeeperSettings;
 pub(crate) use source::Place;
 pub use tls::{ClientAuth, TlsError, TlsSettings};
+use traffic::Latency;
 pub use words::Whitelist;
 
 /// The front end without its listeners: serves connections that somebody else has accepted.

@@ -1,10 +1,11 @@
 //! For how long a connection may speak for its session.
 //!
 //! A client believes in its session for as long as its server talks to it. So a server says nothing
-//! of a session that the others may have ended meanwhile: replies and events wait once two thirds of
-//! the time-out have passed since the session last was confirmed, and if it isn't confirmed any more,
-//! the connection is closed without them. Confirmed it is by a heartbeat that a quorum has
-//! acknowledged, or by a write that the log has taken, and as of the moment when that was asked for.
+//! of a session that the others may have ended meanwhile: replies and events wait once two thirds
+//! of the time-out have passed since the session last was confirmed, and if it isn't confirmed any
+//! more, the connection is closed without them. Confirmed it is by a heartbeat that a quorum has
+//! acknowledged, or by a write that the log has taken, and as of the moment when that was asked
+//! for.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -8,8 +8,8 @@
 //!
 //! A ping stands outside the line: it is answered when a quorum has confirmed the session's
 //! heartbeat, which must neither wait for a request nor hold one up. A client whose server is cut
-//! off hears nothing, and goes to another server before its session can end there: whatever is to be
-//! sent waits until the session is confirmed (`lease.rs`).
+//! off hears nothing, and goes to another server before its session can end there: whatever is to
+//! be sent waits until the session is confirmed (`lease.rs`).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -33,6 +33,7 @@ use super::hub::WatcherId;
 use super::ids::Id;
 use super::lease::Lease;
 use super::reads::{self, Reader};
+use super::traffic::{ConnectionView, Latency, Traffic};
 use super::writes::{self, Asked};
 use crate::limits::{
     ASIDE_BYTES_MAX, LONG_REQUEST, OUTPUT_BYTES_MAX, PINGS_WAITING_MAX, PIPELINE_BYTES_MAX,
@@ -155,53 +156,6 @@ enum Work {
     Fails(ErrorCode),
     /// For its turn: nobody knows the operation, and the connection ends with the answer.
     Unknown,
-}
-
-/// What is counted of one connection.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Traffic {
-    pub(crate) received: u64,
-    pub(crate) sent: u64,
-    pub(crate) last_op: Option<OpCode>,
-    pub(crate) last_xid: i32,
-    pub(crate) last_zxid: i64,
-    /// When the newest reply was made.
-    pub(crate) last_reply: Option<Instant>,
-    pub(crate) latency: Latency,
-}
-
-/// How long requests took.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Latency {
-    pub(crate) last: Duration,
-    pub(crate) min: Duration,
-    pub(crate) max: Duration,
-    pub(crate) total: Duration,
-    pub(crate) count: u64,
-}
-
-impl Latency {
-    pub(super) fn add(&mut self, took: Duration) {
-        self.last = took;
-        self.min = if self.count == 0 { took } else { self.min.min(took) };
-        self.max = self.max.max(took);
-        self.total += took;
-        self.count += 1;
-    }
-}
-
-/// What a connection is like, for operators.
-#[derive(Clone, Debug)]
-pub(crate) struct ConnectionView {
-    pub(crate) address: SocketAddr,
-    pub(crate) is_secure: bool,
-    pub(crate) session: Option<SessionId>,
-    pub(crate) timeout: Duration,
-    /// The session is this server's alone.
-    pub(crate) is_local: bool,
-    pub(crate) queued: usize,
-    pub(crate) age: Duration,
-    pub(crate) traffic: Traffic,
 }
 
 /// What the writing half is to do next.

@@ -14,7 +14,7 @@ use super::Front;
 use super::facts::{
     ConnectionFacts, Facts, MinAvgMax, Mode, SessionFacts, Sessions, Source, millis,
 };
-use super::outbox::{ConnectionView, Latency};
+use super::traffic::{ConnectionView, Latency};
 use crate::limits::LINE_NAME_BYTES_MAX;
 
 /// Children of one prefix that are counted by themselves.
