@@ -342,6 +342,7 @@ mod tests {
     use lockkeeper_node::{Environment, NodeConfig, NodeHandle, Unavailable, WatchId};
     use lockkeeper_wire::jute::{Hidden, Read, Request, encode_request};
     use tokio::io::{AsyncReadExt, DuplexStream, duplex};
+    use tokio::sync::Notify;
 
     use super::super::{Client, ZooKeeper, ZooKeeperSettings};
     use super::*;
@@ -352,10 +353,14 @@ mod tests {
     /// Longer than anything here takes.
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    struct Nobody;
+    /// Waits for one answer after the other.
+    #[derive(Default)]
+    struct Asking(Notify);
 
-    impl Sink for Nobody {
-        fn reply(&self, _: u64, _: Result<&Reply, &Unavailable>, _: &StateMachine, _: Stamp) {}
+    impl Sink for Asking {
+        fn reply(&self, _: u64, _: Result<&Reply, &Unavailable>, _: &StateMachine, _: Stamp) {
+            self.0.notify_one();
+        }
         fn event(
             &self,
             _: Option<WatchId>,
@@ -383,16 +388,16 @@ mod tests {
         let acl = vec![AclRef { perms: perms::ALL, id: anyone }];
         let create =
             TreeOp::Create { path: "/long", data: Some(&data), acl, kind, sequential: false };
-        let sink: Arc<dyn Sink> = Arc::new(Nobody);
+        let asking = Arc::new(Asking::default());
+        let sink: Arc<dyn Sink> = asking.clone();
         for command in [
             Command::OpenSession { session, secret, ttl_ms: 60_000, owner },
             Command::Tree { session, connection: 0, ids, enforce_quota: false, ops: vec![create] },
         ] {
             node.propose(&command, 0, &sink);
+            asking.0.notified().await;
         }
-        while node.query(|state, _| state.tree().node("/long").is_none()) {
-            sleep(Duration::from_millis(1)).await;
-        }
+        assert!(node.query(|state, _| state.tree().node("/long").is_some()));
         node
     }
 
