@@ -33,7 +33,7 @@ use crate::snapshot::SnapshotFile;
 use crate::{Monotonic, NodeId, address};
 
 /// Append messages on their way to one peer.
-const WINDOW: usize = 16;
+pub(super) const WINDOW: usize = 16;
 
 /// After this long without an answer to anything a connection is given up: the other side's
 /// machine may be gone without a word.

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
-use openraft::raft::AppendEntriesRequest;
-use tokio::io::AsyncWriteExt;
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Mutex, Semaphore, oneshot};
 use tokio::time::sleep;
 
 use super::frame::{self, Connection, FrameReader, invalid};
 use super::handshake::{self, Purpose};
 use super::message::{Call, CallAnswer};
-use super::network::{APPEND, CALL};
+use super::network::{APPEND, CALL, WINDOW};
 use super::snapshots;
 use crate::codec::{self, Appended};
 use crate::inner::Inner;
@@ -102,7 +102,6 @@ async fn serve(
 async fn serve_appends(inner: &Arc<Inner>, peer: NodeId, connection: Connection) -> io::Result<()> {
     let Connection { reader, mut writer } = connection;
     let requests = Arc::new(Mutex::new(Requests { inner: Arc::clone(inner), peer, reader }));
-    let mut out = Vec::new();
     loop {
         // openraft reads ahead of what it answers, on a task of its own.
         let session = Arc::clone(&requests).lock_owned().await;
@@ -121,27 +120,44 @@ async fn serve_appends(inner: &Arc<Inner>, peer: NodeId, connection: Connection)
                 }
             }
         });
-        let mut answers = std::pin::pin!(inner.raft().stream_append(input));
-        while let Some(answer) = answers.next().await {
-            let answer = answer.map_err(|fatal| {
-                inner.fail_raft(&fatal);
-                io::Error::other("this node has stopped")
-            })?;
-            let is_last = answer.is_err();
-            out.clear();
-            frame::put_message(&mut out, &Appended::from(answer));
-            writer.write_all(&out).await?;
-            if is_last {
-                return Ok(());
-            }
+        let answers = inner.raft().stream_append(input).map_err(|fatal| {
+            inner.fail_raft(&fatal);
+            io::Error::other("this node has stopped")
+        });
+        if !acknowledge(answers, &mut writer).await? {
+            return Ok(());
         }
         if end.await.is_err() {
             return Ok(());
         }
-        out.clear();
+        let mut out = Vec::new();
         frame::put(&mut out, |_| ());
         writer.write_all(&out).await?;
     }
+}
+
+/// Writes the answers to appends as they come, those that are there already at one go: under load
+/// one fdatasync answers several. False if the last of them ends the connection.
+async fn acknowledge(
+    answers: impl Stream<Item = io::Result<StreamAppendResult<Types>>>,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<bool> {
+    let mut out = Vec::new();
+    let mut ready = std::pin::pin!(answers.ready_chunks(WINDOW));
+    while let Some(answers) = ready.next().await {
+        out.clear();
+        let mut goes_on = true;
+        for answer in answers {
+            let answer = answer?;
+            goes_on = answer.is_ok();
+            frame::put_message(&mut out, &Appended::from(answer));
+        }
+        writer.write_all(&out).await?;
+        if !goes_on {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 struct Requests {
@@ -222,7 +238,74 @@ fn is_silent(inner: &Inner) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use openraft::raft::StreamAppendError;
+    use tokio::task::yield_now;
+
     use super::*;
+    use crate::peer::frame::Frames;
+    use crate::raft::log_id;
+
+    /// Keeps what each write brought.
+    #[derive(Default)]
+    struct Writes(Vec<Vec<u8>>);
+
+    impl AsyncWrite for Writes {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.0.push(bytes.to_vec());
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// The answers in each write.
+    fn read(writes: Writes) -> Vec<Vec<Appended>> {
+        let read = |bytes: Vec<u8>| {
+            let mut frames = Frames::of_a_stranger();
+            frames.input.extend_from_slice(&bytes);
+            let mut answers = Vec::new();
+            while let Some(frame) = frames.next().expect("the frames are sound") {
+                answers.push(codec::decode(&frame).expect("it is an answer"));
+            }
+            answers
+        };
+        writes.0.into_iter().map(read).collect()
+    }
+
+    #[tokio::test]
+    async fn answers_that_are_ready_together_leave_with_one_write() {
+        let matching = |index| Ok(Some(log_id(1, index)));
+        let told = |range: Range<u64>| range.map(|index| matching(index).into()).collect();
+        let last = 4 + WINDOW as u64;
+        // Between the two, there is nothing for a moment.
+        let rest = stream::once(yield_now()).flat_map(|()| stream::iter(4..=last));
+        let answers = stream::iter(1..4).chain(rest).map(matching).map(Ok);
+        let mut writes = Writes::default();
+        assert!(acknowledge(answers, &mut writes).await.unwrap());
+        let expected: [Vec<Appended>; 3] = [told(1..4), told(4..last), told(last..last + 1)];
+        assert_eq!(read(writes), expected);
+
+        // What ends the connection is still said, behind what went before.
+        let mut writes = Writes::default();
+        let conflict = StreamAppendError::Conflict(log_id(1, 2));
+        let refused = stream::iter([Ok(matching(1)), Ok(Err(conflict.clone()))]);
+        assert!(!acknowledge(refused, &mut writes).await.unwrap());
+        assert_eq!(read(writes), [[Appended::from(matching(1)), Appended::from(Err(conflict))]]);
+    }
 
     #[test]
     fn the_oldest_stranger_makes_room_for_the_next() {
