@@ -195,6 +195,16 @@ pub struct Decoded<'a> {
 }
 
 impl<'a> Command<'a> {
+    /// How many subtrees applying it counts, each in time linear in its znodes: dear, if they are
+    /// many.
+    #[must_use]
+    pub fn counts_subtrees(&self) -> usize {
+        match self {
+            Self::Tree { ops, .. } => ops.iter().filter(|op| op.counts_subtree()).count(),
+            _ => 0,
+        }
+    }
+
     /// Appends the command's encoding to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let buffer = std::mem::take(out);
@@ -210,5 +220,38 @@ impl<'a> Command<'a> {
     pub fn decode(bytes: &'a [u8]) -> Option<Decoded<'a>> {
         let (command, rest) = postcard::take_from_bytes(bytes).ok()?;
         Some(Decoded { command, rest })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeKind;
+
+    #[test]
+    fn what_counts_subtrees_is_known_before_it_is_done() {
+        let create = |path, sequential| TreeOp::Create {
+            path,
+            data: None,
+            acl: Vec::new(),
+            kind: NodeKind::Persistent,
+            sequential,
+        };
+        let stats = "/zookeeper/quota/a/zookeeper_stats";
+        let ops = vec![
+            create(stats, false),
+            create(stats, true),
+            create("/zookeeper/quota/zookeeper_stats", false),
+            create("/zookeeper/quota/a/zookeeper_limits", false),
+            create("/a/zookeeper_stats", false),
+            TreeOp::SetData { path: stats, data: None, version: -1 },
+            TreeOp::Delete { path: stats, version: -1 },
+            create("/zookeeper/quota/a/b/zookeeper_stats", false),
+        ];
+        let session = SessionId(1);
+        let tree =
+            Command::Tree { session, connection: 0, ids: Vec::new(), enforce_quota: false, ops };
+        assert_eq!(tree.counts_subtrees(), 2);
+        assert_eq!(Command::EndSilence.counts_subtrees(), 0);
     }
 }

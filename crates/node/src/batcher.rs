@@ -8,7 +8,8 @@
 //! When more waits than a batch holds, every sink (a connection) gets its share of it in turn: what
 //! one of them floods the queue with delays its own requests, and not everybody's. Endings of
 //! sessions are dear, and nobody waits for them but those who go; a batch takes a bounded number
-//! beside the rest.
+//! beside the rest. New quotas are dear, too, since what is below them is counted; a batch takes a
+//! few.
 //!
 //! # Guarantees
 //!
@@ -46,6 +47,11 @@ const TURN_BYTES: usize = 1 << 10;
 /// keeps the node's thread from everybody else.
 const ENDINGS_MAX: usize = 128;
 const ENDING_ITEMS_MAX: usize = 1_000;
+
+/// Subtrees that the commands of one batch may have counted; a command that wants more is the only
+/// one that has any. One of 200,000 znodes takes 7 ms, and a batch has room for hundreds: these
+/// would keep the node's thread from everybody for seconds.
+const COUNTS_MAX: usize = 4;
 
 /// What an idle line keeps for the sink that uses it next.
 const KEPT_BYTES_MAX: usize = 4 << 10;
@@ -100,12 +106,16 @@ struct Ask {
     id: u64,
     bytes: usize,
     ends: Option<SessionId>,
+    /// Subtrees that it wants counted.
+    counts: usize,
     since: Monotonic,
 }
 
 struct Batch {
     commands: Vec<u8>,
     asks: Asks,
+    /// Subtrees that its commands want counted.
+    counts: usize,
     since: Monotonic,
 }
 
@@ -113,11 +123,21 @@ impl Batch {
     fn is_full(&self) -> bool {
         self.commands.len() >= BATCH_BYTES
     }
+
+    /// Whether it may take a command, by the subtrees that it wants counted.
+    fn may_count(&self, ask: &Ask) -> bool {
+        ask.counts == 0 || self.counts == 0 || self.counts + ask.counts <= COUNTS_MAX
+    }
 }
 
 impl Line {
     fn ends(&self) -> Option<SessionId> {
         self.asks.front()?.ends
+    }
+
+    /// Whether its turn can go on in this batch.
+    fn goes_on(&self, batch: &Batch) -> bool {
+        self.asks.front().is_some_and(|ask| ask.ends.is_none() && batch.may_count(ask))
     }
 
     /// Moves the first command into a batch, or out of the world.
@@ -175,7 +195,8 @@ impl Waiting {
             Command::EndSession { session, .. } => Some(*session),
             _ => None,
         };
-        line.asks.push_back(Ask { id, bytes, ends, since });
+        let counts = command.counts_subtrees();
+        line.asks.push_back(Ask { id, bytes, ends, counts, since });
         if is_first {
             self.wait(place);
         }
@@ -221,12 +242,19 @@ impl Waiting {
     fn fill(&mut self, items: impl Fn(SessionId) -> usize) -> Option<Batch> {
         let first = *self.ring.front().or_else(|| self.ending.front())?;
         let since = self.lines[first].asks.front()?.since;
-        let mut batch = Batch { commands: entry::begin(), asks: Asks::default(), since };
+        let mut batch = Batch { commands: entry::begin(), asks: Asks::default(), counts: 0, since };
+        let mut held = Vec::new();
         while !batch.is_full()
             && let Some(place) = self.ring.pop_front()
         {
-            self.take_turn(place, &mut batch);
+            if self.lines[place].goes_on(&batch) {
+                self.take_turn(place, &mut batch);
+            } else {
+                held.push(place);
+            }
         }
+        // The next batch begins with those that this one could take nothing more from.
+        held.into_iter().rev().for_each(|place| self.ring.push_front(place));
         let (mut endings, mut freed) = (0, 0);
         while endings < ENDINGS_MAX
             && let Some(&place) = self.ending.front()
@@ -251,7 +279,7 @@ impl Waiting {
         let end = batch.commands.len() + TURN_BYTES;
         while batch.commands.len() < end
             && !batch.is_full()
-            && self.lines[place].ends().is_none()
+            && self.lines[place].goes_on(batch)
             && self.take_one(place, batch)
         {}
         self.wait(place);
@@ -263,6 +291,7 @@ impl Waiting {
         let Some(ask) = line.pop(Some(&mut batch.commands)) else { return false };
         let Some(sink) = &line.sink else { return false };
         batch.asks.push(sink, ask.id);
+        batch.counts += ask.counts;
         batch.since = batch.since.min(ask.since);
         true
     }
@@ -383,7 +412,7 @@ impl Batcher {
         if queue.flights.len() >= FLIGHTS_MAX {
             return None;
         }
-        let Batch { commands, asks, since } = queue.waiting.fill(items)?;
+        let Batch { commands, asks, since, .. } = queue.waiting.fill(items)?;
         queue.number += 1;
         let Queue { origin, incarnation, number, .. } = *queue;
         let bytes = entry::seal(commands, BatchId { origin, incarnation, number });
@@ -479,7 +508,8 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use lockkeeper_core::{
-        EndReason, Event, Number, OwnerRef, Reply, Request, Secret, SessionId, Stamp, StateMachine,
+        EndReason, Event, NodeKind, Number, OwnerRef, Reply, Request, Secret, SessionId, Stamp,
+        StateMachine, TreeOp,
     };
 
     use super::*;
@@ -541,6 +571,19 @@ mod tests {
             floor: Number(1),
             request,
         }
+    }
+
+    /// Makes so many quotas, each of which counts what is below it.
+    fn quotas(count: usize) -> Command<'static> {
+        let op = TreeOp::Create {
+            path: "/zookeeper/quota/a/zookeeper_stats",
+            data: None,
+            acl: Vec::new(),
+            kind: NodeKind::Persistent,
+            sequential: false,
+        };
+        let (session, ops) = (SessionId(9), vec![op; count]);
+        Command::Tree { session, connection: 0, ids: Vec::new(), enforce_quota: false, ops }
     }
 
     /// Takes a batch, and says whose commands it has: the ids in their order.
@@ -605,11 +648,15 @@ mod tests {
     }
 
     #[test]
-    fn an_ending_overtakes_nothing_of_its_own_sink() {
+    fn what_is_dear_overtakes_nothing_of_its_own_sink() {
         let batcher = Batcher::new(1, 1, 1 << 20);
         let sinks = sinks::<3>();
         for id in 0..3_000 {
-            let command = if id % 7 == 3 { ending(id) } else { release(id) };
+            let command = match id % 7 {
+                3 => ending(id),
+                5 => quotas(usize::try_from(id % 6).unwrap()),
+                _ => release(id),
+            };
             let sink = &sinks[usize::try_from(id % 3).unwrap()];
             batcher.push(&command, id, sink, Monotonic(id), true).unwrap();
         }
@@ -624,6 +671,54 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_counts_subtrees_is_spread_over_batches() {
+        let batcher = Batcher::new(1, 1, 1 << 20);
+        let [counter, other, newcomer] = sinks();
+        let push = |sink, command: &Command<'_>, id| {
+            batcher.push(command, id, sink, Monotonic(0), true).unwrap();
+        };
+        // Twice what a batch takes, then a multi that is too much for any; a release behind it.
+        let most = COUNTS_MAX as u64;
+        (1..=2 * most).for_each(|id| push(&counter, &quotas(1), id));
+        push(&counter, &quotas(4 * COUNTS_MAX), 100);
+        push(&counter, &release(1), 101);
+        push(&other, &quotas(1), 200);
+        push(&other, &release(1), 201);
+        push(&newcomer, &release(1), 300);
+        // Who counts waits in its order, and nobody else for it. The next batch begins with those
+        // who waited, and with who had nothing in this one.
+        assert_eq!(take(&batcher, 1), [1, 2, 3, 4, 300]);
+        push(&newcomer, &release(2), 301);
+        assert_eq!(take(&batcher, 1), [200, 201, 5, 6, 7, 301]);
+        assert_eq!(take(&batcher, 1), [8]);
+        assert_eq!(take(&batcher, 1), [100, 101]);
+        assert_eq!(batcher.queued_bytes(), 0);
+    }
+
+    #[test]
+    fn a_crowd_that_counts_delays_nobody_else_and_goes_on_in_order() {
+        let batcher = Batcher::new(1, 1, 1 << 20);
+        let crowd = sinks::<20>();
+        let [newcomer] = sinks();
+        for (id, sink) in (0..).zip(&crowd) {
+            batcher.push(&quotas(1), id, sink, Monotonic(0), true).unwrap();
+        }
+        let mut counted = Vec::new();
+        while counted.len() < crowd.len() {
+            // More than a batch holds, all the time.
+            for number in 0..10_000 {
+                batcher.push(&release(number), u64::MAX, &newcomer, Monotonic(0), true).unwrap();
+            }
+            let ids = take(&batcher, 1);
+            assert!(ids.contains(&u64::MAX));
+            let news: Vec<_> = ids.into_iter().filter(|id| *id != u64::MAX).collect();
+            assert_eq!(news.len(), COUNTS_MAX);
+            counted.extend(news);
+        }
+        assert!(counted.is_sorted(), "{counted:?}");
+    }
+
     /// The bytes of every batch depend on what was pushed in which order, and on nothing else.
     #[test]
     fn the_same_pushes_make_the_same_batches() {
@@ -632,7 +727,11 @@ mod tests {
             let sinks = sinks::<64>();
             let mut batches = Vec::new();
             for id in 0..10_000_u64 {
-                let command = if id % 11 == 5 { ending(id) } else { release(id) };
+                let command = match id % 11 {
+                    5 => ending(id),
+                    7 => quotas(1),
+                    _ => release(id),
+                };
                 let sink = &sinks[usize::try_from(id * id % 64).unwrap()];
                 batcher.push(&command, id, sink, Monotonic(id), true).unwrap();
                 if id % 1_000 == 999 {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::quota;
 use crate::{Revision, SessionId, Stamp};
 
 /// Somebody, as a scheme of authentication knows it.
@@ -79,6 +80,17 @@ pub enum TreeOp<'a> {
     },
     /// Fails: what the front end found wrong, at its place in the order.
     Fail(TreeError),
+}
+
+impl TreeOp<'_> {
+    /// Whether it makes the stats of a quota, which are counted from the beginning: a walk over all
+    /// that is below its path.
+    #[must_use]
+    pub fn counts_subtree(&self) -> bool {
+        // What a number is appended to becomes none.
+        matches!(self, Self::Create { path, sequential: false, .. }
+            if quota::path_of_stats(path).is_some())
+    }
 }
 
 /// What ends a znode besides being deleted.

@@ -58,7 +58,7 @@ pub(super) fn ops<'a>(
             if ops.contains(&TreeOp::Fail(TreeError::Marshalling)) {
                 return Some(Err(ErrorCode::MARSHALLING_ERROR));
             }
-            if ops.iter().filter(|op| makes_count(op)).count() > COUNTS_OF_MULTI_MAX {
+            if ops.iter().filter(|op| op.counts_subtree()).count() > COUNTS_OF_MULTI_MAX {
                 return Some(Err(ErrorCode::BAD_ARGUMENTS));
             }
             let codes = parts.iter().map(code).collect();
@@ -67,12 +67,6 @@ pub(super) fn ops<'a>(
         _ => return None,
     };
     Some(op.map(|op| (vec![op], Asked::One(request.op()))).map_err(error_code))
-}
-
-/// Whether it makes a znode that counts what is below another one, from the beginning.
-fn makes_count(op: &TreeOp<'_>) -> bool {
-    matches!(op, TreeOp::Create { path, .. }
-        if path.starts_with("/zookeeper/quota/") && path.ends_with("/zookeeper_stats"))
 }
 
 fn part<'a>(part: &'a Op<'a>, fix_up: &mut FixUp<'a>, settings: &ZooKeeperSettings) -> TreeOp<'a> {
