@@ -22,7 +22,7 @@ use openraft::raft::Precondition;
 use tokio::time::{sleep, timeout};
 
 use crate::address::{self, EnsembleMember};
-use crate::inner::Inner;
+use crate::inner::{Inner, Route};
 use crate::membership::{self, CHANGE_TIMEOUT, Change};
 use crate::peer::handshake::{self, Purpose};
 use crate::peer::message::{Question, Trouble};
@@ -339,25 +339,40 @@ pub(crate) async fn keep_listed(inner: Arc<Inner>, own: OwnListing) {
     let mut metrics = inner.raft().server_metrics();
     let mut may_differ = true;
     loop {
+        // Changes count as seen from before this look: none is missed.
         let wish = {
             let metrics = metrics.borrow_watched();
             wish(&inner, metrics.membership_config.membership(), &own, may_differ)
         };
         if let Some(listing) = wish {
+            tokio::select! {
+                changed = metrics.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+                () = answerable(&inner) => {}
+            }
             let question = Question::List { id: inner.config.id, listing: listing.to_string() };
             match membership::ask_for(&inner, question).await {
                 Ok(Ok(_)) => may_differ = false,
-                // It is no member any more, or there is no majority.
-                Ok(Err(_)) | Err(_) => {
-                    sleep(inner.config.timers.election_max).await;
-                    continue;
-                }
+                // It is no member any more. If it becomes one again, that is a change.
+                Ok(Err(_)) => {}
+                // What has become of it isn't known: whoever can be asked next says so.
+                Err(_) => continue,
             }
         }
         if metrics.changed().await.is_err() {
             return;
         }
     }
+}
+
+/// Completes once a leader can be asked, and a majority stands behind it.
+async fn answerable(inner: &Inner) {
+    let (mut serving, mut route) = (inner.serving.subscribe(), inner.route.subscribe());
+    // Their other ends go only with the node.
+    drop(serving.wait_for(|serving| serving.is_ready).await);
+    drop(route.wait_for(|route| *route != Route::Nowhere).await);
 }
 
 /// What is to be said of this node; `None`: what is said already will do.

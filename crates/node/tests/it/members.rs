@@ -235,6 +235,20 @@ fn all_members_change_in_one_step_and_are_shown_as_they_are() {
 }
 
 #[test]
+fn whoever_nobody_could_list_is_listed_once_there_is_a_majority() {
+    let mut cluster = Cluster::together(3);
+    let alone = cluster.leader();
+    let others = cluster.followers();
+    others.iter().for_each(|&id| cluster.stop(id));
+    eventually("it is alone", || !cluster.node(alone).status().is_ready);
+    let client = format!("127.0.0.1:{}", 2180 + alone);
+    cluster.nodes[&alone].run(async move |node| node.keep_listed(client, false));
+    others.iter().for_each(|&id| cluster.start(id));
+    let own = format!(";127.0.0.1:{}", 2180 + alone);
+    eventually("it is shown", || (1..=3).all(|id| shown(&cluster, id).contains(&own)));
+}
+
+#[test]
 fn members_that_would_be_no_majority_are_refused_and_nothing_changes() {
     let cluster = Cluster::together(3);
     let asked = cluster.followers()[0];
