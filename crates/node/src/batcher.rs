@@ -42,9 +42,9 @@ const RESERVE_SHARE: usize = 8;
 /// may go beyond. A batch has room for many turns, and a turn for more than most sinks ever have.
 const TURN_BYTES: usize = 1 << 10;
 
-/// Endings of sessions in one batch, and the items that they may free together. An ending is a few
-/// bytes and may free thousands of items, so that bytes alone don't bound for how long the batch
-/// keeps the node's thread from everybody else.
+/// Endings of sessions in one batch, and the items that they may free together; one alone may free
+/// more. An ending is a few bytes and may free thousands of items, so that bytes alone don't bound
+/// for how long the batch keeps the node's thread from everybody else.
 const ENDINGS_MAX: usize = 128;
 const ENDING_ITEMS_MAX: usize = 1_000;
 
@@ -263,8 +263,8 @@ impl Waiting {
             freed += 1 + items(session);
             let has_room =
                 batch.commands.len() + self.lines[place].asks[0].bytes <= ENTRY_BYTES_MAX;
-            // A batch that is nothing but one great ending leaves all the same.
-            if !batch.asks.is_empty() && (freed > ENDING_ITEMS_MAX || !has_room) {
+            // The first is never too much: others may come for ever.
+            if (endings > 0 && freed > ENDING_ITEMS_MAX) || !has_room {
                 break;
             }
             self.ending.pop_front();
@@ -610,6 +610,19 @@ mod tests {
         assert_eq!(take(&batcher, ENDING_ITEMS_MAX), [3]);
         assert_eq!(take(&batcher, ENDING_ITEMS_MAX), [4]);
         assert_eq!(batcher.queued_bytes(), 0);
+    }
+
+    #[test]
+    fn a_great_ending_waits_for_no_idle_moment() {
+        let batcher = Batcher::new(1, 1, 1 << 20);
+        let [one, busy] = sinks();
+        for session in 1..=2 {
+            batcher.push(&ending(session), session, &one, Monotonic(0), true).unwrap();
+        }
+        for id in 1..=2 {
+            batcher.push(&release(id), u64::MAX, &busy, Monotonic(0), true).unwrap();
+            assert_eq!(take(&batcher, ENDING_ITEMS_MAX), [u64::MAX, id]);
+        }
     }
 
     #[test]
