@@ -123,8 +123,10 @@ pub enum Event {
         session: Option<SessionId>,
         /// The revision of the command.
         zxid: Revision,
-        /// Who may read it; of one that is gone, who might.
+        /// Who might read it then: what the same command did next doesn't count.
         acl: NodeAcl,
+        /// Who might read the znode above then, if that gained or lost this child; else `None`.
+        acl_above: Option<NodeAcl>,
     },
 }
 

@@ -191,8 +191,8 @@ impl Pair {
 fn without_lists(events: &[Event]) -> Vec<Event> {
     let mut events = events.to_vec();
     for event in &mut events {
-        if let Event::Node { acl, .. } = event {
-            *acl = NodeAcl::default();
+        if let Event::Node { acl, acl_above, .. } = event {
+            (*acl, *acl_above) = (NodeAcl::default(), None);
         }
     }
     events

@@ -38,9 +38,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use lockkeeper_core::{
-    AclRef, ClusterId, Command, EndReason, Event, IdRef, Mode, NodeKind, Number, OwnerRef, Refusal,
-    Reply, Request, Secret, SessionId, Stamp, Stat, StateMachine, Token, TreeError, TreeOp,
-    TreeReply,
+    AclRef, ClusterId, Command, EndReason, Event, IdRef, Mode, NodeAcl, NodeKind, Number, OwnerRef,
+    Refusal, Reply, Request, Secret, SessionId, Stamp, Stat, StateMachine, Token, TreeError,
+    TreeOp, TreeReply,
 };
 
 #[test]
@@ -428,9 +428,10 @@ fn event_told(event: &Event) -> String {
         Event::SessionMoved { session, connection } => {
             format!("session {} moved to connection {connection}", who(*session))
         }
-        Event::Node { path, change, session, zxid, acl: _ } => {
+        Event::Node { path, change, session, zxid, acl, acl_above } => {
             let owner = session.map(|owner| format!(" of {}", who(owner))).unwrap_or_default();
-            format!("{path} {}{owner} zxid={}", snake_case(change), zxid.0)
+            let lists = list_told("acl", Some(acl)) + &list_told("above", acl_above.as_ref());
+            format!("{path} {}{owner} zxid={}{lists}", snake_case(change), zxid.0)
         }
     }
 }
@@ -549,6 +550,13 @@ fn acl(list: &str) -> Vec<AclRef<'_>> {
         AclRef { perms, id }
     });
     refs.collect()
+}
+
+/// Unless it lets anyone do everything.
+fn list_told(name: &str, acl: Option<&NodeAcl>) -> String {
+    let Some(acl) = acl.filter(|acl| !acl.is_open()) else { return String::new() };
+    let entries: Vec<_> = acl.iter().map(acl_told).collect();
+    format!(" {name}={}", entries.join("+"))
 }
 
 fn acl_told(entry: AclRef<'_>) -> String {

@@ -143,6 +143,7 @@ mod tests {
             session: Some(SessionId(session)),
             zxid: Revision(zxid),
             acl: Default::default(),
+            acl_above: None,
         };
         let ended = |session, reason| Event::SessionEnded { session: SessionId(session), reason };
         let log = [

@@ -121,7 +121,7 @@ impl Writer<'_> {
         });
         let (key, node) = self.tree.nodes.get(place.order()).expect("it is always there");
         let (path, node) = (key.path().clone(), Arc::clone(node));
-        self.tell(&path, NodeChange::DataChanged, &node);
+        self.tell(&path, NodeChange::DataChanged, &node, None);
     }
 
     /// Removes a container or a znode with a time to live, if its time has come.
@@ -211,7 +211,7 @@ impl Writer<'_> {
         let node = Znode::new(new.data, acl, kind, self.zxid, self.at);
         let stat = node.stat();
         let path: Arc<str> = path.into();
-        self.tell(&path, NodeChange::Created, &node);
+        self.tell(&path, NodeChange::Created, &node, Some(like));
         let key = Key::new(path.clone()).expect("a path that was checked has a slash");
         let stands = stands_in_line(&path, &node);
         undo.note(|| Stroke::Put(path.clone()));
@@ -278,7 +278,7 @@ impl Writer<'_> {
         self.count(path, 0, growth, undo);
         let (key, node) = self.tree.nodes.get(place.order()).expect("it was found");
         let (path, node) = (key.path().clone(), Arc::clone(node));
-        self.tell(&path, NodeChange::DataChanged, &node);
+        self.tell(&path, NodeChange::DataChanged, &node, None);
         Ok(TreeReply::DataSet { stat: node.stat() })
     }
 
@@ -314,10 +314,11 @@ impl Writer<'_> {
 
     /// Removes a znode that is there and has no children.
     fn remove(&mut self, place: Place<'_>, undo: &mut Undo) {
-        let (key, node) = self.tree.take(place);
-        self.tell(key.path(), NodeChange::Deleted, &node);
-        let zxid = self.zxid;
         let above = place.above().expect("only the root has none, and it stays");
+        let acl_above = self.tree.at(above).map(|parent| parent.acl.clone());
+        let (key, node) = self.tree.take(place);
+        self.tell(key.path(), NodeChange::Deleted, &node, acl_above);
+        let zxid = self.zxid;
         let path = key.path().clone();
         let bytes = node.data_len() as i64;
         let stood = stands_in_line(&path, &node);
@@ -359,13 +360,20 @@ impl Writer<'_> {
         self.change(place, undo, |node| node.data = Some(text));
     }
 
-    fn tell(&mut self, path: &Arc<str>, change: NodeChange, node: &Znode) {
+    fn tell(
+        &mut self,
+        path: &Arc<str>,
+        change: NodeChange,
+        node: &Znode,
+        acl_above: Option<NodeAcl>,
+    ) {
         self.events.push(Event::Node {
             path: path.clone(),
             change,
             session: node.owner(),
             zxid: self.zxid,
             acl: node.acl.clone(),
+            acl_above,
         });
     }
 

@@ -401,11 +401,10 @@ fn is_of_quota(path: &str) -> bool {
     path == "/q" || path.starts_with("/q/")
 }
 
-/// With an open list: those of events are not compared.
+/// Without lists: those of events are not compared.
 fn tell(node: &Node, change: NodeChange, zxid: Revision, events: &mut Vec<Event>) {
-    let acl = NodeAcl::default();
-    let path = node.path.as_str().into();
-    events.push(Event::Node { path, change, session: node.owner, zxid, acl });
+    let (path, acl) = (node.path.as_str().into(), NodeAcl::default());
+    events.push(Event::Node { path, change, session: node.owner, zxid, acl, acl_above: None });
 }
 
 fn owned<'a>(list: impl Iterator<Item = AclRef<'a>>) -> Vec<(i32, String, String)> {

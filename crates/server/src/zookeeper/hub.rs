@@ -54,9 +54,6 @@ pub(super) struct Hub {
     pub(super) listings: Listings,
     journal: Journal,
     figures: Arc<Figures>,
-    /// Who lost children by a command that removes them too, and how often: the access list that
-    /// says who may be told comes with their own event.
-    bereft: Mutex<HashMap<Arc<str>, usize>>,
     /// Odd while the node tells it of what happens; it grows whenever that begins or ends. Watches
     /// are set only while it is odd.
     subscription: AtomicU64,
@@ -282,7 +279,6 @@ impl Hub {
             listings: Listings::default(),
             journal,
             figures,
-            bereft: Mutex::default(),
             subscription: AtomicU64::new(0),
         }
     }
@@ -438,7 +434,7 @@ impl Hub {
         change: NodeChange,
         zxid: i64,
         acl: &NodeAcl,
-        state: &StateMachine,
+        acl_above: Option<&NodeAcl>,
     ) {
         let news = |kind| News { kind, path, zxid, acl };
         match change {
@@ -450,26 +446,14 @@ impl Hub {
                 self.fire(Table::Data, &news(EventType::NodeCreated), &[]);
             }
             NodeChange::Deleted => {
-                let bereft = self.bereft.lock().remove(path);
-                for _ in 0..bereft.unwrap_or(0) {
-                    self.fire(Table::Child, &news(EventType::NodeChildrenChanged), &[]);
-                }
                 let deleted = news(EventType::NodeDeleted);
                 let told = self.fire(Table::Data, &deleted, &[]);
                 self.fire(Table::Child, &deleted, &told);
             }
         }
-        if let Some(parent) = parent(path) {
-            let watched = self.tables.lock().paths.get_key_value(parent).map(|it| it.0.clone());
-            match (watched, state.tree().node(parent)) {
-                (None, _) => {}
-                (Some(_), Some(node)) => {
-                    let kind = EventType::NodeChildrenChanged;
-                    let news = News { kind, path: parent, zxid, acl: node.acl };
-                    self.fire(Table::Child, &news, &[]);
-                }
-                (Some(parent), None) => *self.bereft.lock().entry(parent).or_default() += 1,
-            }
+        if let (Some(parent), Some(acl)) = (parent(path), acl_above) {
+            let kind = EventType::NodeChildrenChanged;
+            self.fire(Table::Child, &News { kind, path: parent, zxid, acl }, &[]);
         }
     }
 }
@@ -477,10 +461,10 @@ impl Hub {
 impl Sink for Hub {
     fn event(&self, _: Option<WatchId>, event: &Event, state: &StateMachine, _: Stamp) {
         match event {
-            Event::Node { path, change, session, zxid, acl } => {
+            Event::Node { path, change, session, zxid, acl, acl_above } => {
                 let zxid = zxid.0.cast_signed();
                 self.listings.follow(path, *change, zxid);
-                self.node_changed(path, *change, zxid, acl, state);
+                self.node_changed(path, *change, zxid, acl, acl_above.as_ref());
                 self.journal.follow(path, *change, *session, state);
             }
             Event::SessionEnded { session, reason } => {
@@ -502,7 +486,6 @@ impl Sink for Hub {
     fn close(&self, reason: &'static str) {
         // What was told no longer leads to what is: everybody begins anew.
         self.listings.forget();
-        self.bereft.lock().clear();
         // To the next even number.
         let next = |seen: u64| Some((seen | 1).wrapping_add(1));
         let _ = self.subscription.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);

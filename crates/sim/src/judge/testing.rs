@@ -244,7 +244,7 @@ impl Forge {
     ) -> &mut Self {
         let session = (session != 0).then_some(SessionId(session));
         let (path, zxid, acl) = (path.into(), Revision(zxid), NodeAcl::default());
-        self.log(index, Event::Node { path, change, session, zxid, acl })
+        self.log(index, Event::Node { path, change, session, zxid, acl, acl_above: None })
     }
 
     /// Client 1 is told something over its connection.

@@ -282,6 +282,31 @@ fn a_watch_that_may_not_read_hears_nothing() {
     );
 }
 
+#[test]
+fn children_are_told_of_by_the_list_that_their_parent_had_then() {
+    use lockkeeper_wire::jute::{Acl, Acls, CreateOp, Id};
+    let server = start();
+    let mut zk = Zk::new(&server);
+    assert_eq!(zk.auth("digest", "jo:secret"), ErrorCode::OK);
+    zk.create("/p", 0);
+    let mut other = Zk::new(&server);
+    add(&mut other, "/p", AddWatchMode::Persistent);
+    let mut make_anew = |new| {
+        zk.create("/p/c", 0);
+        let delete = |path| Op::Delete(Delete { path: Some(path), version: -1 });
+        zk.done(&Request::Multi(Multi::of([delete("/p/c"), delete("/p"), Op::Create(new)])));
+        other.sync();
+        other.events()
+    };
+    let open = new_node(CreateOp::Create, "/p", 0);
+    let jo = Acl { perms: 31, id: Id { scheme: Some("auth"), id: None } };
+    let mut secret = open.clone();
+    secret.acl = Acls::of([jo]);
+    let children = "NodeChildrenChanged /p";
+    assert_eq!(make_anew(secret), [children, children, "NodeDeleted /p"]);
+    assert_eq!(make_anew(open), ["NodeCreated /p"]);
+}
+
 /// However they are set, and though nothing need be there.
 #[test]
 fn watched_paths_are_bounded() {
