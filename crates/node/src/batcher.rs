@@ -20,7 +20,9 @@
 //!   the earlier proposal has either been applied here, or never will be anywhere.
 //! - **Every request is answered**, if only by [`Unavailable`].
 
-use std::collections::{HashMap, VecDeque};
+mod waiting;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +31,9 @@ use lockkeeper_core::{Command, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::entry::{self, BATCH_BYTES, BatchId, COMMAND_BYTES_MAX, ENTRY_BYTES_MAX, HEADER_BYTES};
+pub(crate) use self::waiting::Asks;
+use self::waiting::{Batch, Waiting};
+use crate::entry::{self, BatchId, HEADER_BYTES};
 use crate::{Monotonic, NodeId, Sink, Unavailable};
 
 /// Batches of one node in flight: four keep log, network and apply all busy.
@@ -37,24 +41,6 @@ const FLIGHTS_MAX: usize = 4;
 
 /// Which part of the queue's limit is kept for commands that free something, beyond it.
 const RESERVE_SHARE: usize = 8;
-
-/// What a sink may put into a batch before it is the next one's turn; the command that uses it up
-/// may go beyond. A batch has room for many turns, and a turn for more than most sinks ever have.
-const TURN_BYTES: usize = 1 << 10;
-
-/// Endings of sessions in one batch, and the items that they may free together; one alone may free
-/// more. An ending is a few bytes and may free thousands of items, so that bytes alone don't bound
-/// for how long the batch keeps the node's thread from everybody else.
-const ENDINGS_MAX: usize = 128;
-const ENDING_ITEMS_MAX: usize = 1_000;
-
-/// Subtrees that the commands of one batch may have counted; a command that wants more is the only
-/// one that has any. One of 200,000 znodes takes 7 ms, and a batch has room for hundreds: these
-/// would keep the node's thread from everybody for seconds.
-const COUNTS_MAX: usize = 4;
-
-/// What an idle line keeps for the sink that uses it next.
-const KEPT_BYTES_MAX: usize = 4 << 10;
 
 /// The queue of one node.
 pub(crate) struct Batcher {
@@ -75,253 +61,6 @@ struct Queue {
     bytes: usize,
 }
 
-/// What nobody has proposed yet: a line for each sink, served in turn.
-///
-/// A turn goes to the lines as they joined, never by anything that differs from run to run.
-#[derive(Default)]
-struct Waiting {
-    lines: Vec<Line>,
-    /// Lines that no sink has now.
-    free: Vec<usize>,
-    /// The line of each sink that has something waiting, by its address: only ever looked up.
-    of_sink: HashMap<usize, usize>,
-    /// Lines that wait for a turn.
-    ring: VecDeque<usize>,
-    /// Lines whose first command ends a session.
-    ending: VecDeque<usize>,
-}
-
-/// What one sink wants, in its order.
-#[derive(Default)]
-struct Line {
-    /// Whose it is; `None`: nobody's now.
-    sink: Option<Arc<dyn Sink>>,
-    asks: VecDeque<Ask>,
-    /// The commands of `asks` end to end, behind those that have left.
-    commands: Vec<u8>,
-    left: usize,
-}
-
-struct Ask {
-    id: u64,
-    bytes: usize,
-    ends: Option<SessionId>,
-    /// Subtrees that it wants counted.
-    counts: usize,
-    since: Monotonic,
-}
-
-struct Batch {
-    commands: Vec<u8>,
-    asks: Asks,
-    /// Subtrees that its commands want counted.
-    counts: usize,
-    since: Monotonic,
-}
-
-impl Batch {
-    fn is_full(&self) -> bool {
-        self.commands.len() >= BATCH_BYTES
-    }
-
-    /// Whether it may take a command, by the subtrees that it wants counted.
-    fn may_count(&self, ask: &Ask) -> bool {
-        ask.counts == 0 || self.counts == 0 || self.counts + ask.counts <= COUNTS_MAX
-    }
-}
-
-impl Line {
-    fn ends(&self) -> Option<SessionId> {
-        self.asks.front()?.ends
-    }
-
-    /// Whether its turn can go on in this batch.
-    fn goes_on(&self, batch: &Batch) -> bool {
-        self.asks.front().is_some_and(|ask| ask.ends.is_none() && batch.may_count(ask))
-    }
-
-    /// Moves the first command into a batch, or out of the world.
-    fn pop(&mut self, into: Option<&mut Vec<u8>>) -> Option<Ask> {
-        let ask = self.asks.pop_front()?;
-        let end = self.left + ask.bytes;
-        if let Some(into) = into {
-            into.extend_from_slice(&self.commands[self.left..end]);
-        }
-        self.left = end;
-        // Each byte is moved once at most, on the average.
-        if self.left * 2 >= self.commands.len() {
-            self.commands.drain(..self.left);
-            self.left = 0;
-        }
-        Some(ask)
-    }
-}
-
-impl Waiting {
-    fn is_empty(&self) -> bool {
-        self.ring.is_empty() && self.ending.is_empty()
-    }
-
-    /// Appends a command to its sink's line, and says how many bytes it has.
-    ///
-    /// # Errors
-    ///
-    /// How many it has, if it is too long: then nothing was appended.
-    fn push(
-        &mut self,
-        command: &Command<'_>,
-        id: u64,
-        sink: &Arc<dyn Sink>,
-        since: Monotonic,
-    ) -> Result<usize, usize> {
-        let address = address(sink);
-        let place = match self.of_sink.get(&address) {
-            Some(&place) => place,
-            None => self.join(address, sink),
-        };
-        let line = &mut self.lines[place];
-        let before = line.commands.len();
-        command.encode(&mut line.commands);
-        let bytes = line.commands.len() - before;
-        let is_first = line.asks.is_empty();
-        if bytes > COMMAND_BYTES_MAX {
-            line.commands.truncate(before);
-            if is_first {
-                self.leave(place);
-            }
-            return Err(bytes);
-        }
-        let ends = match command {
-            Command::EndSession { session, .. } => Some(*session),
-            _ => None,
-        };
-        let counts = command.counts_subtrees();
-        line.asks.push_back(Ask { id, bytes, ends, counts, since });
-        if is_first {
-            self.wait(place);
-        }
-        Ok(bytes)
-    }
-
-    fn join(&mut self, address: usize, sink: &Arc<dyn Sink>) -> usize {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.lines.push(Line::default());
-            self.lines.len() - 1
-        });
-        self.lines[place].sink = Some(Arc::clone(sink));
-        self.of_sink.insert(address, place);
-        place
-    }
-
-    /// A line has nothing any more.
-    fn leave(&mut self, place: usize) {
-        let line = &mut self.lines[place];
-        if let Some(sink) = line.sink.take() {
-            self.of_sink.remove(&address(&sink));
-        }
-        line.commands.clear();
-        line.left = 0;
-        if line.commands.capacity() > KEPT_BYTES_MAX {
-            *line = Line::default();
-        }
-        self.free.push(place);
-    }
-
-    /// Puts a line where it is to wait, or away if it has nothing.
-    fn wait(&mut self, place: usize) {
-        let line = &self.lines[place];
-        match line.asks.front() {
-            None => self.leave(place),
-            Some(ask) if ask.ends.is_some() => self.ending.push_back(place),
-            Some(_) => self.ring.push_back(place),
-        }
-    }
-
-    /// The next batch: from every line its share until the batch is full, and some endings, which
-    /// have room of their own. `items` tells how many a session's end would free.
-    fn fill(&mut self, items: impl Fn(SessionId) -> usize) -> Option<Batch> {
-        let first = *self.ring.front().or_else(|| self.ending.front())?;
-        let since = self.lines[first].asks.front()?.since;
-        let mut batch = Batch { commands: entry::begin(), asks: Asks::default(), counts: 0, since };
-        let mut held = Vec::new();
-        while !batch.is_full()
-            && let Some(place) = self.ring.pop_front()
-        {
-            if self.lines[place].goes_on(&batch) {
-                self.take_turn(place, &mut batch);
-            } else {
-                held.push(place);
-            }
-        }
-        // The next batch begins with those that this one could take nothing more from.
-        held.into_iter().rev().for_each(|place| self.ring.push_front(place));
-        let (mut endings, mut freed) = (0, 0);
-        while endings < ENDINGS_MAX
-            && let Some(&place) = self.ending.front()
-            && let Some(session) = self.lines[place].ends()
-        {
-            freed += 1 + items(session);
-            let has_room =
-                batch.commands.len() + self.lines[place].asks[0].bytes <= ENTRY_BYTES_MAX;
-            // The first is never too much: others may come for ever.
-            if (endings > 0 && freed > ENDING_ITEMS_MAX) || !has_room {
-                break;
-            }
-            self.ending.pop_front();
-            self.take_one(place, &mut batch);
-            self.wait(place);
-            endings += 1;
-        }
-        Some(batch)
-    }
-
-    fn take_turn(&mut self, place: usize, batch: &mut Batch) {
-        let end = batch.commands.len() + TURN_BYTES;
-        while batch.commands.len() < end
-            && !batch.is_full()
-            && self.lines[place].goes_on(batch)
-            && self.take_one(place, batch)
-        {}
-        self.wait(place);
-    }
-
-    /// Moves a line's first command into the batch; false if it has none.
-    fn take_one(&mut self, place: usize, batch: &mut Batch) -> bool {
-        let line = &mut self.lines[place];
-        let Some(ask) = line.pop(Some(&mut batch.commands)) else { return false };
-        let Some(sink) = &line.sink else { return false };
-        batch.asks.push(sink, ask.id);
-        batch.counts += ask.counts;
-        batch.since = batch.since.min(ask.since);
-        true
-    }
-
-    /// Takes away what the predicate says, always the oldest of a line first, and says how many
-    /// bytes that was.
-    fn remove(&mut self, is_late: impl Fn(Monotonic) -> bool) -> (Asks, usize) {
-        let (mut asks, mut bytes) = (Asks::default(), 0);
-        let ring = std::mem::take(&mut self.ring);
-        let ending = std::mem::take(&mut self.ending);
-        for place in ring.into_iter().chain(ending) {
-            let line = &mut self.lines[place];
-            while line.asks.front().is_some_and(|ask| is_late(ask.since))
-                && let Some(ask) = line.pop(None)
-                && let Some(sink) = &line.sink
-            {
-                asks.push(sink, ask.id);
-                bytes += ask.bytes;
-            }
-            self.wait(place);
-        }
-        (asks, bytes)
-    }
-}
-
-/// Which sink it is: no other can have this address while its line is held.
-fn address(sink: &Arc<dyn Sink>) -> usize {
-    Arc::as_ptr(sink).cast::<()>().addr()
-}
-
 struct Flight {
     number: u64,
     /// To the leader of which term it was handed; `None`: it is to be proposed again.
@@ -329,33 +68,6 @@ struct Flight {
     bytes: Bytes,
     asks: Asks,
     since: Monotonic,
-}
-
-/// Who asked, command by command. Commands of one connection come in runs.
-#[derive(Default)]
-pub(crate) struct Asks {
-    runs: Vec<(Arc<dyn Sink>, usize)>,
-    ids: Vec<u64>,
-}
-
-impl Asks {
-    fn push(&mut self, sink: &Arc<dyn Sink>, id: u64) {
-        self.ids.push(id);
-        match self.runs.last_mut() {
-            Some((last, count)) if Arc::ptr_eq(last, sink) => *count += 1,
-            _ => self.runs.push((Arc::clone(sink), 1)),
-        }
-    }
-
-    /// Each ask in the order of the commands.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<dyn Sink>, u64)> {
-        let sinks = self.runs.iter().flat_map(|(sink, count)| std::iter::repeat_n(sink, *count));
-        sinks.zip(self.ids.iter().copied())
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ids.is_empty()
-    }
 }
 
 impl Batcher {
@@ -512,6 +224,7 @@ mod tests {
         StateMachine, TreeOp,
     };
 
+    use super::waiting::{COUNTS_MAX, ENDING_ITEMS_MAX, ENDINGS_MAX};
     use super::*;
     use crate::WatchId;
 
