@@ -1,9 +1,10 @@
 //! Commands on their way into the log: gathered into batches here, at the node whose clients gave
 //! them, and kept here until this node applies them.
 //!
-//! A batch is made when there is room for it in the log, not by a timer: while fewer than
-//! [`FLIGHTS_MAX`] batches of this node are in flight, whatever waits becomes the next one. So a
-//! lone command leaves at once, and under load the batches grow.
+//! A batch is made when there is room for it in the log, not by a timer: while fewer than four
+//! batches of this node are in flight, whatever waits becomes the next one. So a lone command
+//! leaves at once, and under load the batches grow. While somebody asks little beside those who
+//! flood, less is in flight ([`waiting`]).
 //!
 //! When more waits than a batch holds, every sink (a connection) gets its share of it in turn: what
 //! one of them floods the queue with delays its own requests, and not everybody's. Endings of
@@ -35,9 +36,6 @@ pub(crate) use self::waiting::Asks;
 use self::waiting::{Batch, Waiting};
 use crate::entry::{self, BatchId, HEADER_BYTES};
 use crate::{Monotonic, NodeId, Sink, Unavailable};
-
-/// Batches of one node in flight: four keep log, network and apply all busy.
-const FLIGHTS_MAX: usize = 4;
 
 /// Which part of the queue's limit is kept for commands that free something, beyond it.
 const RESERVE_SHARE: usize = 8;
@@ -107,7 +105,7 @@ impl Batcher {
         let pushed = queue.waiting.push(command, id, sink, now);
         queue.bytes += pushed.map_err(|bytes| Unavailable::Overloaded { queued_bytes: bytes })?;
         // Later ones find it waiting, or in flight, and leave once there is room.
-        if is_first && queue.flights.len() < FLIGHTS_MAX {
+        if is_first && queue.waiting.may_leave(queue.flights.len(), now) {
             self.ready.notify_one();
         }
         Ok(())
@@ -115,16 +113,21 @@ impl Batcher {
 
     /// The next batch for the leader of `term`, if there is one and there is room for it. `items`
     /// tells how many items a session's end would free.
-    pub(crate) fn take(&self, term: u64, items: impl Fn(SessionId) -> usize) -> Option<Bytes> {
+    pub(crate) fn take(
+        &self,
+        term: u64,
+        items: impl Fn(SessionId) -> usize,
+        now: Monotonic,
+    ) -> Option<Bytes> {
         let queue = &mut *self.queue.lock();
         if let Some(flight) = queue.flights.iter_mut().find(|flight| flight.term.is_none()) {
             flight.term = Some(term);
             return Some(flight.bytes.clone());
         }
-        if queue.flights.len() >= FLIGHTS_MAX {
+        if !queue.waiting.may_leave(queue.flights.len(), now) {
             return None;
         }
-        let Batch { commands, asks, since, .. } = queue.waiting.fill(items)?;
+        let Batch { commands, asks, since, .. } = queue.waiting.fill(items, now)?;
         queue.number += 1;
         let Queue { origin, incarnation, number, .. } = *queue;
         let bytes = entry::seal(commands, BatchId { origin, incarnation, number });
@@ -175,9 +178,14 @@ impl Batcher {
         let (unproposed, bytes) = queue.waiting.remove(is_late);
         queue.bytes -= bytes;
         let late = queue.flights.iter_mut().filter(|flight| is_late(flight.since));
-        let unknown = late.map(|flight| std::mem::take(&mut flight.asks));
+        let unknown: Vec<_> = late.map(|flight| std::mem::take(&mut flight.asks)).collect();
+        unknown.iter().for_each(|asks| queue.waiting.landed(asks));
+        self.ready.notify_one();
         let unproposed = Some(unproposed).filter(|asks| !asks.is_empty());
-        (unproposed.into_iter().collect(), unknown.filter(|asks| !asks.is_empty()).collect())
+        (
+            unproposed.into_iter().collect(),
+            unknown.into_iter().filter(|asks| !asks.is_empty()).collect(),
+        )
     }
 
     /// The node is stopping: what nobody has proposed never will be.
@@ -195,6 +203,7 @@ impl Batcher {
         let flights = std::mem::take(&mut queue.flights);
         queue.bytes -=
             flights.iter().map(|flight| flight.bytes.len() - HEADER_BYTES).sum::<usize>();
+        flights.iter().for_each(|flight| queue.waiting.landed(&flight.asks));
         self.ready.notify_one();
         flights.into_iter().map(|flight| flight.asks).collect()
     }
@@ -209,6 +218,7 @@ impl Queue {
     fn land(&mut self, number: u64, ready: &Notify) -> Option<Flight> {
         let place = self.flights.iter().position(|flight| flight.number == number)?;
         let flight = self.flights.remove(place)?;
+        self.waiting.landed(&flight.asks);
         self.bytes -= flight.bytes.len() - HEADER_BYTES;
         if !self.waiting.is_empty() {
             ready.notify_one();
@@ -262,7 +272,7 @@ mod tests {
         while push(&release, true).is_ok() {}
         assert!(batcher.queued_bytes() < full + 4_096 / RESERVE_SHARE + 100);
         // Once there is room, everything is taken again.
-        while batcher.take(1, |_| 1).is_some() {}
+        while batcher.take(1, |_| 1, Monotonic(0)).is_some() {}
         assert!(push(&open, false).is_err(), "what is in flight counts");
         batcher.forget_flights();
         push(&open, false).unwrap();
@@ -301,7 +311,7 @@ mod tests {
 
     /// Takes a batch, and says whose commands it has: the ids in their order.
     fn take(batcher: &Batcher, items: usize) -> Vec<u64> {
-        let Some(bytes) = batcher.take(1, |_| items) else { return Vec::new() };
+        let Some(bytes) = batcher.take(1, |_| items, Monotonic(0)) else { return Vec::new() };
         let id = entry::decode(&bytes).unwrap().id;
         batcher.applied(id).unwrap().0.iter().map(|(_, id)| id).collect()
     }
@@ -351,6 +361,81 @@ mod tests {
         let own: Vec<_> = ids.iter().filter(|id| **id != u64::MAX).collect();
         assert_eq!(own.len() + 1, ids.len(), "the newcomer is in the very next batch");
         assert!(own.is_sorted(), "and the flooder's order is kept");
+    }
+
+    /// Sixteen sinks that have 6,000 commands waiting each, numbered from 0, and one that has none.
+    fn flooded() -> (Batcher, Arc<dyn Sink>) {
+        let batcher = Batcher::new(1, 1, 8 << 20);
+        let (crowd, [onlooker]) = (sinks::<16>(), sinks());
+        for id in 0..6_000 {
+            for sink in &crowd {
+                batcher.push(&release(id), id, sink, Monotonic(0), true).unwrap();
+            }
+        }
+        (batcher, onlooker)
+    }
+
+    /// Lets batches leave until no more may, and says which commands are in each.
+    fn leave(batcher: &Batcher, now: Monotonic) -> Vec<Vec<u64>> {
+        let mut batches = Vec::new();
+        while batcher.take(1, |_| 1, now).is_some() {
+            let queue = batcher.queue.lock();
+            batches.push(queue.flights.back().unwrap().asks.iter().map(|(_, id)| id).collect());
+        }
+        batches
+    }
+
+    fn land(batcher: &Batcher) {
+        let flying = |queue: &Queue| queue.flights.iter().map(|flight| flight.number).collect();
+        let flights: Vec<u64> = flying(&batcher.queue.lock());
+        flights.into_iter().for_each(|number| drop(batcher.refused(number).unwrap()));
+    }
+
+    #[test]
+    fn while_somebody_asks_little_little_is_in_flight() {
+        let (batcher, onlooker) = flooded();
+        let ask = |now| batcher.push(&release(1), u64::MAX, &onlooker, now, true).unwrap();
+        let sizes = |batches: &[Vec<u64>]| batches.iter().map(Vec::len).collect::<Vec<_>>();
+        // Equals don't hold each other back.
+        let batches = leave(&batcher, Monotonic(1));
+        assert!(batches.len() == 4 && batches.iter().all(|batch| batch.len() > 1_000));
+        land(&batcher);
+
+        ask(Monotonic(2));
+        let batches = leave(&batcher, Monotonic(2));
+        assert_eq!(sizes(&batches), [64, 64]);
+        assert_eq!(batches[0][0], u64::MAX, "he goes first");
+        land(&batcher);
+        // He is still thought of.
+        assert_eq!(sizes(&leave(&batcher, Monotonic(9_000_000_000))), [64, 64]);
+        land(&batcher);
+        let batches = leave(&batcher, Monotonic(11_000_000_000));
+        assert!(batches.len() == 4 && batches.iter().all(|batch| batch.len() > 1_000));
+    }
+
+    #[test]
+    fn who_is_one_of_many_equals_holds_nobody_back() {
+        let batcher = Batcher::new(1, 1, 8 << 20);
+        for sink in &sinks::<5_000>() {
+            batcher.push(&release(1), 1, sink, Monotonic(0), true).unwrap();
+        }
+        assert!(take(&batcher, 1).len() > 1_000);
+    }
+
+    #[test]
+    fn newcomers_leave_the_others_half() {
+        let (batcher, onlooker) = flooded();
+        batcher.push(&release(1), u64::MAX, &onlooker, Monotonic(0), true).unwrap();
+        assert_eq!(take(&batcher, 1).last(), Some(&u64::MAX), "a batch ends with who asks little");
+        for _ in 0..3 {
+            let newcomers = sinks::<100>();
+            for sink in &newcomers {
+                batcher.push(&release(1), u64::MAX, sink, Monotonic(0), true).unwrap();
+            }
+            let ids = take(&batcher, 1);
+            assert_eq!(ids.iter().filter(|id| **id == u64::MAX).count(), 32);
+            assert_eq!(ids.len(), 64);
+        }
     }
 
     #[test]
@@ -412,11 +497,11 @@ mod tests {
         push(&other, &quotas(1), 200);
         push(&other, &release(1), 201);
         push(&newcomer, &release(1), 300);
-        // Who counts waits in its order, and nobody else for it. The next batch begins with those
-        // who waited, and with who had nothing in this one.
+        // Who counts waits in its order, and nobody else for it. The next batch begins with who had
+        // nothing waiting, and then with those who waited and had nothing in this one.
         assert_eq!(take(&batcher, 1), [1, 2, 3, 4, 300]);
         push(&newcomer, &release(2), 301);
-        assert_eq!(take(&batcher, 1), [200, 201, 5, 6, 7, 301]);
+        assert_eq!(take(&batcher, 1), [301, 200, 201, 5, 6, 7]);
         assert_eq!(take(&batcher, 1), [8]);
         assert_eq!(take(&batcher, 1), [100, 101]);
         assert_eq!(batcher.queued_bytes(), 0);
@@ -461,7 +546,11 @@ mod tests {
                 let sink = &sinks[usize::try_from(id * id % 64).unwrap()];
                 batcher.push(&command, id, sink, Monotonic(id), true).unwrap();
                 if id % 1_000 == 999 {
-                    batches.extend(batcher.take(1, |session| session.0 as usize % 5));
+                    batches.extend(batcher.take(
+                        1,
+                        |session| session.0 as usize % 5,
+                        Monotonic(id),
+                    ));
                     batcher.forget_flights();
                 }
             }

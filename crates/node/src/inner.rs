@@ -184,7 +184,7 @@ impl Inner {
     pub(crate) fn next_batch(&self, term: u64) -> Option<Bytes> {
         let replica = self.replica.lock();
         let items = |session| replica.state.lease(session).map_or(0, |lease| lease.item_count);
-        self.batcher.take(term, items)
+        self.batcher.take(term, items, self.now())
     }
 
     /// Completes once `index` is applied here.

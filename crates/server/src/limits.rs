@@ -55,8 +55,9 @@ pub(crate) const NOT_ACCEPTED_MAX: u32 = 4_096;
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
 /// Requests of one connection that are taken before others have their turn: a read may bring
-/// thousands. As many as a session's callers commonly have under way, so that a turn is rarely cut.
-pub(crate) const REQUESTS_OF_TURN_MAX: usize = 256;
+/// thousands. So few that a turn is over in some ten microseconds: whoever asks little beside many
+/// who flood waits for a turn of each.
+pub(crate) const REQUESTS_OF_TURN_MAX: usize = 32;
 
 /// How long a client has for its greeting, unless the configuration says otherwise.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

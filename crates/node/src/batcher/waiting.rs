@@ -1,12 +1,32 @@
 //! What waits for a batch: a line for each sink, served in turn.
+//!
+//! Turns alone don't help who asks little beside those who flood: all that is in flight before his
+//! request is applied before it, too. So while he is there, little is in flight, and the rest waits
+//! here, where his turn is the next. Batches are smaller then, and a saturated node does a third
+//! less. Among equals nothing is held back: there is nobody to be gained for.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper_core::{Command, SessionId};
 
 use crate::entry::{self, BATCH_BYTES, COMMAND_BYTES_MAX, ENTRY_BYTES_MAX};
 use crate::{Monotonic, Sink};
+
+/// Batches of one node in flight: four keep log, network and apply all busy.
+const FLIGHTS_MAX: usize = 4;
+
+/// While somebody asks little, commands in a batch, and how many may be in flight when the next one
+/// leaves. A node that is never idle applies these in a few tenths of a millisecond.
+const BATCH_MAX_SHELTERED: usize = 64;
+const IN_FLIGHT_SHELTERED: usize = 128;
+
+/// Who holds at most this part of what a sink holds on the average asks little.
+const LITTLE: usize = 16;
+
+/// For how long who asks little is still thought of when nothing comes from him.
+const SHELTER: Duration = Duration::from_secs(10);
 
 /// What a sink may put into a batch before it is the next one's turn; the command that uses it up
 /// may go beyond. A batch has room for many turns, and a turn for more than most sinks ever have.
@@ -28,18 +48,27 @@ const KEPT_BYTES_MAX: usize = 4 << 10;
 
 /// What nobody has proposed yet: a line for each sink, served in turn.
 ///
-/// A turn goes to the lines as they joined, never by anything that differs from run to run.
+/// A turn goes to the lines as they joined, never by anything that differs from run to run. Those
+/// who had nothing waiting go first, which is who asks little: they have half of each batch.
 #[derive(Default)]
 pub(super) struct Waiting {
     lines: Vec<Line>,
     /// Lines that no sink has now.
     free: Vec<usize>,
-    /// The line of each sink that has something waiting, by its address: only ever looked up.
+    /// The line of each sink that has something waiting or in flight, by its address: only ever
+    /// looked up.
     of_sink: HashMap<usize, usize>,
+    /// Lines that had nothing waiting when their first command came, and have had no turn since.
+    fresh: VecDeque<usize>,
     /// Lines that wait for a turn.
     ring: VecDeque<usize>,
     /// Lines whose first command ends a session.
     ending: VecDeque<usize>,
+    /// Commands in all lines, and those that have left and not landed.
+    waiting: usize,
+    in_flight: usize,
+    /// Until when little is in flight.
+    sheltered_until: Option<Monotonic>,
 }
 
 /// What one sink wants, in its order.
@@ -51,6 +80,8 @@ struct Line {
     /// The commands of `asks` end to end, behind those that have left.
     commands: Vec<u8>,
     left: usize,
+    /// Commands that have left and not landed.
+    in_flight: usize,
 }
 
 struct Ask {
@@ -68,11 +99,18 @@ pub(super) struct Batch {
     /// Subtrees that its commands want counted.
     counts: usize,
     pub since: Monotonic,
+    /// Commands after which it is full.
+    commands_max: usize,
 }
 
 impl Batch {
     fn is_full(&self) -> bool {
-        self.commands.len() >= BATCH_BYTES
+        self.is_filled_to(1)
+    }
+
+    /// Whether the `part`th part of it is taken.
+    fn is_filled_to(&self, part: usize) -> bool {
+        self.commands.len() >= BATCH_BYTES / part || self.asks.ids.len() >= self.commands_max / part
     }
 
     /// Whether it may take a command, by the subtrees that it wants counted.
@@ -110,7 +148,38 @@ impl Line {
 
 impl Waiting {
     pub(super) fn is_empty(&self) -> bool {
-        self.ring.is_empty() && self.ending.is_empty()
+        self.waiting == 0
+    }
+
+    /// Whether a batch may leave beside so many in flight.
+    pub(super) fn may_leave(&self, flights: usize, now: Monotonic) -> bool {
+        let is_little = self.in_flight < IN_FLIGHT_SHELTERED || !self.is_sheltered(now);
+        flights < FLIGHTS_MAX && is_little
+    }
+
+    fn is_sheltered(&self, now: Monotonic) -> bool {
+        self.sheltered_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether the sink of a line asks little, beside what others do.
+    fn asks_little(&self, place: usize) -> bool {
+        let Line { asks, in_flight, .. } = &self.lines[place];
+        let held = asks.len() + in_flight;
+        held * self.of_sink.len() * LITTLE <= self.waiting + self.in_flight
+    }
+
+    /// Commands that had left are applied, or will never be waited for again.
+    pub(super) fn landed(&mut self, asks: &Asks) {
+        for (sink, count) in &asks.runs {
+            if let Some(&place) = self.of_sink.get(&address(sink)) {
+                let line = &mut self.lines[place];
+                line.in_flight -= count;
+                if line.asks.is_empty() && line.in_flight == 0 {
+                    self.leave(place);
+                }
+            }
+        }
+        self.in_flight -= asks.ids.len();
     }
 
     /// Appends a command to its sink's line, and says how many bytes it has.
@@ -137,7 +206,7 @@ impl Waiting {
         let is_first = line.asks.is_empty();
         if bytes > COMMAND_BYTES_MAX {
             line.commands.truncate(before);
-            if is_first {
+            if is_first && line.in_flight == 0 {
                 self.leave(place);
             }
             return Err(bytes);
@@ -148,8 +217,11 @@ impl Waiting {
         };
         let counts = command.counts_subtrees();
         line.asks.push_back(Ask { id, bytes, ends, counts, since });
-        if is_first {
-            self.wait(place);
+        self.waiting += 1;
+        match ends {
+            None if is_first => self.fresh.push_back(place),
+            Some(_) if is_first => self.ending.push_back(place),
+            _ => {}
         }
         Ok(bytes)
     }
@@ -164,7 +236,7 @@ impl Waiting {
         place
     }
 
-    /// A line has nothing any more.
+    /// A line has nothing any more, neither waiting nor in flight.
     fn leave(&mut self, place: usize) {
         let line = &mut self.lines[place];
         if let Some(sink) = line.sink.take() {
@@ -182,6 +254,7 @@ impl Waiting {
     fn wait(&mut self, place: usize) {
         let line = &self.lines[place];
         match line.asks.front() {
+            None if line.in_flight > 0 => {}
             None => self.leave(place),
             Some(ask) if ask.ends.is_some() => self.ending.push_back(place),
             Some(_) => self.ring.push_back(place),
@@ -190,18 +263,25 @@ impl Waiting {
 
     /// The next batch: from every line its share until the batch is full, and some endings, which
     /// have room of their own. `items` tells how many a session's end would free.
-    pub(super) fn fill(&mut self, items: impl Fn(SessionId) -> usize) -> Option<Batch> {
-        let first = *self.ring.front().or_else(|| self.ending.front())?;
-        let since = self.lines[first].asks.front()?.since;
-        let mut batch = Batch { commands: entry::begin(), asks: Asks::default(), counts: 0, since };
+    pub(super) fn fill(
+        &mut self,
+        items: impl Fn(SessionId) -> usize,
+        now: Monotonic,
+    ) -> Option<Batch> {
+        let mut batch = self.begin(now)?;
         let mut held = Vec::new();
         while !batch.is_full()
-            && let Some(place) = self.ring.pop_front()
+            && let Some(place) = self.next(&batch)
         {
+            let asks_little = self.asks_little(place);
             if self.lines[place].goes_on(&batch) {
                 self.take_turn(place, &mut batch);
             } else {
                 held.push(place);
+            }
+            if asks_little {
+                self.sheltered_until = Some(now.plus(SHELTER));
+                batch.commands_max = BATCH_MAX_SHELTERED;
             }
         }
         // The next batch begins with those that this one could take nothing more from.
@@ -226,6 +306,28 @@ impl Waiting {
         Some(batch)
     }
 
+    /// An empty batch, if anything waits.
+    fn begin(&self, now: Monotonic) -> Option<Batch> {
+        let first =
+            *[&self.fresh, &self.ring, &self.ending].into_iter().find_map(VecDeque::front)?;
+        Some(Batch {
+            commands: entry::begin(),
+            asks: Asks::default(),
+            counts: 0,
+            since: self.lines[first].asks.front()?.since,
+            commands_max: if self.is_sheltered(now) { BATCH_MAX_SHELTERED } else { usize::MAX },
+        })
+    }
+
+    /// The line whose turn is next.
+    fn next(&mut self, batch: &Batch) -> Option<usize> {
+        if self.ring.is_empty() || !batch.is_filled_to(2) {
+            self.fresh.pop_front().or_else(|| self.ring.pop_front())
+        } else {
+            self.ring.pop_front()
+        }
+    }
+
     fn take_turn(&mut self, place: usize, batch: &mut Batch) {
         let end = batch.commands.len() + TURN_BYTES;
         while batch.commands.len() < end
@@ -241,6 +343,9 @@ impl Waiting {
         let line = &mut self.lines[place];
         let Some(ask) = line.pop(Some(&mut batch.commands)) else { return false };
         let Some(sink) = &line.sink else { return false };
+        line.in_flight += 1;
+        self.waiting -= 1;
+        self.in_flight += 1;
         batch.asks.push(sink, ask.id);
         batch.counts += ask.counts;
         batch.since = batch.since.min(ask.since);
@@ -251,9 +356,8 @@ impl Waiting {
     /// bytes that was.
     pub(super) fn remove(&mut self, is_late: impl Fn(Monotonic) -> bool) -> (Asks, usize) {
         let (mut asks, mut bytes) = (Asks::default(), 0);
-        let ring = std::mem::take(&mut self.ring);
-        let ending = std::mem::take(&mut self.ending);
-        for place in ring.into_iter().chain(ending) {
+        let places = [&mut self.fresh, &mut self.ring, &mut self.ending].map(std::mem::take);
+        for place in places.into_iter().flatten() {
             let line = &mut self.lines[place];
             while line.asks.front().is_some_and(|ask| is_late(ask.since))
                 && let Some(ask) = line.pop(None)
@@ -261,6 +365,7 @@ impl Waiting {
             {
                 asks.push(sink, ask.id);
                 bytes += ask.bytes;
+                self.waiting -= 1;
             }
             self.wait(place);
         }
