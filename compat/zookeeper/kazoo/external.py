@@ -4,6 +4,7 @@ ZooKeeper (the module kazoo.testing.common), so kazoo's own tests run unchanged 
   ZK_SERVER_CMD   command that runs one server in the foreground (contract: ../lib.sh)
   ZK_TLS, ZK_JAAS "0" says the server has no TLS / SASL: those tests skip
 """
+import atexit
 import os
 import shutil
 import signal
@@ -142,6 +143,7 @@ class ZookeeperCluster:
             _skip("server has no SASL")
         if os.environ.get("ZK_TLS") != "0":
             self._tlsdir = tempfile.mkdtemp(prefix="kztls-")
+            atexit.register(shutil.rmtree, self._tlsdir, True)
             self.tls = make_tls(self._tlsdir)
         ports = [port_offset + 10 * i for i in range(size)]
         peers = "" if size == 1 else "\n".join(
