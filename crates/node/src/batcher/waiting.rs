@@ -46,7 +46,8 @@ pub(super) const COUNTS_MAX: usize = 4;
 /// What an idle line keeps for the sink that uses it next.
 const KEPT_BYTES_MAX: usize = 4 << 10;
 
-/// What nobody has proposed yet: a line for each sink, served in turn.
+/// What nobody has proposed yet: a line for each sink, served in turn. And how much of each is on
+/// its way, which says who asks little.
 ///
 /// A turn goes to the lines as they joined, never by anything that differs from run to run. Those
 /// who had nothing waiting go first, which is who asks little: they have half of each batch.
