@@ -98,13 +98,13 @@ impl Server {
         let figures = Arc::clone(&native.figures);
         let unread = Arc::clone(&figures.unread);
         let per_address = PerAddress::new(config.zookeeper.client_connections_max);
-        let zookeeper = ZooKeeper::beside(node.clone(), config.zookeeper, random, unread);
+        let (own_clock, settings) = (Arc::clone(&clock), config.zookeeper);
+        let zookeeper = ZooKeeper::beside(node.clone(), settings, own_clock, random, unread);
         zookeeper.place(Place {
             client_address: addresses.zookeeper,
             secure_client_port: addresses.zookeeper_tls.map(|address| address.port()),
             data_dir: data_dir.display().to_string(),
             silence,
-            clock: Arc::clone(&clock),
         });
         let serves_zookeeper = addresses.zookeeper.or(addresses.zookeeper_tls).is_some();
         transitions::follow(&node, &figures, &clock, native.stopping.subscribe());

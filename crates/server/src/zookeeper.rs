@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use lockkeeper_node::{NodeHandle, Random, Sink};
+use lockkeeper_node::{Clock, NodeHandle, Random, Sink};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -80,6 +80,7 @@ struct Registration {
 struct Front {
     node: NodeHandle,
     settings: ZooKeeperSettings,
+    clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
     hub: Arc<Hub>,
     /// The same, as the node knows it.
@@ -106,16 +107,23 @@ pub struct Client {
 }
 
 impl ZooKeeper {
-    /// The front end of a node, to be made on the node's runtime.
+    /// The front end of a node, to be made on the node's runtime, with the clock and the chance of
+    /// the node's environment.
     #[must_use]
-    pub fn new(node: NodeHandle, settings: ZooKeeperSettings, random: Arc<dyn Random>) -> Self {
-        Self::beside(node, settings, random, Arc::default())
+    pub fn new(
+        node: NodeHandle,
+        settings: ZooKeeperSettings,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+    ) -> Self {
+        Self::beside(node, settings, clock, random, Arc::default())
     }
 
     /// The same, beside other front ends: what waits for all their clients is counted together.
     pub(crate) fn beside(
         node: NodeHandle,
         mut settings: ZooKeeperSettings,
+        clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
         unread: Arc<Unread>,
     ) -> Self {
@@ -126,6 +134,7 @@ impl ZooKeeper {
         let front = Arc::new(Front {
             node,
             settings,
+            clock,
             random,
             hub,
             hub_sink,

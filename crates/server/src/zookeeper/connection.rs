@@ -333,17 +333,21 @@ async fn write(
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
     use lockkeeper_core::{
         AclRef, Command, IdRef, NodeKind, OwnerRef, Reply, Secret, SessionId, Stamp, StateMachine,
         TreeOp, perms,
     };
-    use lockkeeper_node::{Environment, NodeConfig, NodeHandle, Unavailable, WatchId};
-    use lockkeeper_wire::jute::{Hidden, Read, Request, encode_request};
+    use lockkeeper_node::{
+        Clock, Environment, Monotonic, NodeConfig, NodeHandle, Unavailable, WatchId,
+    };
+    use lockkeeper_wire::jute::{ErrorCode, Hidden, OpCode, Read, Request, encode_request};
     use tokio::io::{AsyncReadExt, DuplexStream, duplex};
     use tokio::sync::Notify;
 
+    use super::super::outbox::{HANDSHAKE, Offer};
     use super::super::{Client, ZooKeeper, ZooKeeperSettings};
     use super::*;
     use crate::unread::Unread;
@@ -432,17 +436,100 @@ mod tests {
         length
     }
 
+    /// A clock that only suspensions move.
+    #[derive(Default)]
+    struct Suspended(AtomicU64);
+
+    impl Suspended {
+        fn pass(&self, time: Duration) {
+            self.0.fetch_add(u64::try_from(time.as_nanos()).unwrap(), Ordering::Relaxed);
+        }
+    }
+
+    impl Clock for Suspended {
+        fn monotonic(&self) -> Monotonic {
+            Monotonic(self.0.load(Ordering::Relaxed))
+        }
+        fn wall_ms(&self) -> u64 {
+            0
+        }
+    }
+
     #[test]
-    fn long_replies_wait_while_others_are_not_read() {
+    fn whoever_was_suspended_for_longer_than_a_lease_asks_before_it_answers() {
+        const TIMEOUT: Duration = Duration::from_secs(6);
+
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let data_dir = tempfile::tempdir().unwrap();
         let steps = async {
             let environment = Environment::system();
             let random = Arc::clone(&environment.random);
             let node = node(environment, data_dir.path()).await;
+            let clock = Arc::new(Suspended::default());
+            let (settings, own) = (ZooKeeperSettings::default(), clock.clone());
+            let zookeeper = ZooKeeper::new(node.clone(), settings, own, random);
+            let outbox =
+                Outbox::new(&zookeeper.front, ([127, 0, 0, 1], 1).into(), false, Vec::new());
+            let (id, password) = (SessionId(2), [1; 16]);
+            let session = Session { id, timeout: TIMEOUT, connection: 0, is_local: false };
+            outbox.begin(Offer { session, password, read_only: None });
+            node.query(|state, _| outbox.reply(HANDSHAKE, Ok(&Reply::Done), state, Stamp(0)));
+            let unread = Unread::default();
+            // Whether what there is to be sent may be.
+            let sends = || async {
+                let mut buffer = BytesMut::new();
+                tokio::select! {
+                    biased;
+                    _ = outbox.take(&mut buffer, &unread) => !buffer.is_empty(),
+                    () = std::future::ready(()) => false,
+                }
+            };
+            let answer = || outbox.fail(1, OpCode::EXISTS, ErrorCode::NO_NODE);
+            let go_on = || node.query(|state, _| outbox.go_on(state));
+            assert!(sends().await, "the session");
+            answer();
+            go_on();
+            assert!(sends().await, "the lease is fresh");
+
+            let beat = outbox.beat();
+            assert_eq!(beat, None, "nobody has to be asked yet");
+            clock.pass(TIMEOUT);
+            answer();
+            go_on();
+            assert!(!sends().await && outbox.is_unconfirmed().is_some(), "it may be over");
+            assert!(!outbox.is_forsaken(), "nobody was asked");
+            let beat = outbox.beat().unwrap();
+            // What was asked for before another suspension says nothing of the time after it.
+            clock.pass(TIMEOUT);
+            outbox.confirmed(beat);
+            assert!(!sends().await);
+            let (lost, beat) = (outbox.beat().unwrap(), outbox.beat());
+            assert_eq!(beat, None, "one is under way");
+            clock.pass(TIMEOUT);
+            assert!(outbox.is_forsaken(), "it was asked for in vain");
+            outbox.confirmed(lost);
+            assert!(!sends().await);
+            let beat = outbox.beat().unwrap();
+            outbox.confirmed(beat);
+            assert!(sends().await && !outbox.is_forsaken());
+            drop(zookeeper);
+            node.stop().await;
+        };
+        runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });
+    }
+
+    #[test]
+    fn long_replies_wait_while_others_are_not_read() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let data_dir = tempfile::tempdir().unwrap();
+        let steps = async {
+            let environment = Environment::system();
+            let (clock, random) = (Arc::clone(&environment.clock), Arc::clone(&environment.random));
+            let node = node(environment, data_dir.path()).await;
             let unread = Arc::new(Unread::new(2 * LONG));
             let settings = ZooKeeperSettings::default();
-            let zookeeper = ZooKeeper::beside(node.clone(), settings, random, Arc::clone(&unread));
+            let own = Arc::clone(&unread);
+            let zookeeper = ZooKeeper::beside(node.clone(), settings, clock, random, own);
             let mut crowd = Vec::new();
             for _ in 0..10 {
                 crowd.push(ask(&zookeeper, "/long").await);

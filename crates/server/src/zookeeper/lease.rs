@@ -5,12 +5,13 @@
 //! of the time-out have passed since the session last was confirmed, and if it isn't confirmed any
 //! more, the connection is closed without them. Confirmed it is by a heartbeat that a quorum has
 //! acknowledged, or by a write that the log has taken, and as of the moment when that was asked
-//! for.
+//! for. All this by the node's clock, which goes on while the machine is suspended, as the leader's
+//! does: whoever wakes up late has to ask first.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use lockkeeper_node::Monotonic;
 
 /// Heartbeats that wait for their confirmation; with more, a newer one says the same.
 const OPEN_MAX: usize = 64;
@@ -18,35 +19,35 @@ const OPEN_MAX: usize = 64;
 /// What one connection knows of its session.
 pub(super) struct Lease {
     /// The session was alive at this moment, or later.
-    confirmed: Instant,
+    confirmed: Monotonic,
     /// Heartbeats under way since then, oldest first, and when they were asked for.
-    open: VecDeque<(u64, Instant)>,
+    open: VecDeque<(u64, Monotonic)>,
     /// The newest of all.
-    asked: Option<Instant>,
+    asked: Option<Monotonic>,
     timeout: Duration,
 }
 
 impl Lease {
     /// A session that was asked for `asked_at`, and that the log has.
-    pub(super) fn new(timeout: Duration, asked_at: Instant) -> Self {
+    pub(super) fn new(timeout: Duration, asked_at: Monotonic) -> Self {
         Self { confirmed: asked_at, open: VecDeque::new(), asked: None, timeout }
     }
 
     /// Whether anything may be sent.
-    pub(super) fn is_current(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.confirmed) < self.timeout * 2 / 3
+    pub(super) fn is_current(&self, now: Monotonic) -> bool {
+        now.since(self.confirmed) < self.timeout * 2 / 3
     }
 
     /// Whether a word of the client is to be sent as a heartbeat that wants a confirmation: a few
     /// in each time-out are enough.
-    pub(super) fn wants_beat(&self, now: Instant) -> bool {
+    pub(super) fn wants_beat(&self, now: Monotonic) -> bool {
         let newest = self.asked.map_or(self.confirmed, |asked| asked.max(self.confirmed));
-        now.saturating_duration_since(newest) >= self.patience()
+        now.since(newest) >= self.patience()
     }
 
     /// Nobody confirms the session any more, although it was asked for in time.
-    pub(super) fn is_forsaken(&self, now: Instant) -> bool {
-        let waits = self.open.front().map(|(_, asked)| now.saturating_duration_since(*asked));
+    pub(super) fn is_forsaken(&self, now: Monotonic) -> bool {
+        let waits = self.open.front().map(|(_, asked)| now.since(*asked));
         !self.is_current(now) && waits.is_some_and(|waits| waits >= self.patience())
     }
 
@@ -56,7 +57,7 @@ impl Lease {
     }
 
     /// The heartbeat `id` is sent.
-    pub(super) fn beat(&mut self, id: u64, now: Instant) {
+    pub(super) fn beat(&mut self, id: u64, now: Monotonic) {
         self.asked = Some(now);
         if self.open.len() < OPEN_MAX {
             self.open.push_back((id, now));
@@ -73,7 +74,7 @@ impl Lease {
     }
 
     /// The log has taken a write that was asked for at this moment.
-    pub(super) fn note(&mut self, asked_at: Instant) {
+    pub(super) fn note(&mut self, asked_at: Monotonic) {
         self.confirmed = self.confirmed.max(asked_at);
     }
 }
@@ -84,13 +85,13 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(6);
 
-    fn seconds(start: Instant, seconds: u64) -> Instant {
-        start + Duration::from_secs(seconds)
+    fn seconds(start: Monotonic, seconds: u64) -> Monotonic {
+        start.plus(Duration::from_secs(seconds))
     }
 
     #[test]
     fn it_counts_from_the_question_and_not_from_the_answer() {
-        let start = Instant::now();
+        let start = Monotonic(7);
         let mut lease = Lease::new(TIMEOUT, start);
         assert!(lease.is_current(seconds(start, 3)) && !lease.is_current(seconds(start, 4)));
         lease.beat(1, seconds(start, 2));
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_confirmation_holds_for_those_before_it_and_not_for_those_behind() {
-        let start = Instant::now();
+        let start = Monotonic(7);
         let mut lease = Lease::new(TIMEOUT, start);
         (1..=3).for_each(|id| lease.beat(id, seconds(start, id)));
         lease.confirm(2);
@@ -120,11 +121,11 @@ mod tests {
 
     #[test]
     fn a_client_that_says_much_asks_a_few_times_and_one_that_was_silent_at_once() {
-        let start = Instant::now();
+        let start = Monotonic(7);
         let mut lease = Lease::new(TIMEOUT, start);
         let mut beats = 0;
         for millis in (0..6_000).step_by(10) {
-            let now = start + Duration::from_millis(millis);
+            let now = start.plus(Duration::from_millis(millis));
             if lease.wants_beat(now) {
                 beats += 1;
                 lease.beat(beats, now);
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn who_asks_in_vain_is_forsaken_and_who_has_not_asked_is_not() {
-        let start = Instant::now();
+        let start = Monotonic(7);
         let mut lease = Lease::new(TIMEOUT, start);
         assert!(!lease.is_forsaken(seconds(start, 60)), "nobody was asked");
         lease.beat(1, seconds(start, 1));
@@ -151,8 +152,22 @@ mod tests {
     }
 
     #[test]
+    fn a_suspension_leaves_nothing_of_it() {
+        let start = Monotonic(7);
+        let mut lease = Lease::new(TIMEOUT, start);
+        lease.beat(1, seconds(start, 1));
+        // The clock jumps by an hour, and only then is the answer read.
+        let now = seconds(start, 3_600);
+        lease.confirm(1);
+        assert!(!lease.is_current(now) && lease.wants_beat(now) && !lease.is_forsaken(now));
+        lease.beat(2, now);
+        lease.confirm(2);
+        assert!(lease.is_current(now));
+    }
+
+    #[test]
     fn heartbeats_that_nobody_confirms_are_few() {
-        let start = Instant::now();
+        let start = Monotonic(7);
         let mut lease = Lease::new(TIMEOUT, start);
         (0..10_000).for_each(|id| lease.beat(id, start));
         assert_eq!(lease.open.len(), OPEN_MAX);

@@ -20,7 +20,7 @@ use bytes::{Bytes, BytesMut};
 use lockkeeper_core::{
     Event, IdRef, NodeAcl, Refusal, Reply, SessionId, Stamp, StateMachine, perms,
 };
-use lockkeeper_node::{Sink, Unavailable, WatchId};
+use lockkeeper_node::{Monotonic, Sink, Unavailable, WatchId};
 use lockkeeper_wire::jute::{
     self, ConnectResponse, ErrorCode, Hidden, OpCode, ReplyHeader, encode_reply, xids,
 };
@@ -115,7 +115,7 @@ pub(super) enum Handshake {
     /// Nothing has been proposed.
     None,
     /// The log is to say whether there is such a session.
-    Proposed(Offer, Instant),
+    Proposed(Offer, Monotonic),
     /// It was refused with this.
     Refused(Refusal),
     /// The client has been told its session.
@@ -134,7 +134,7 @@ pub(super) struct Offer {
 struct Slot {
     xid: i32,
     op: OpCode,
-    since: Instant,
+    since: Monotonic,
     /// What it counts for: its request, and later its reply.
     bytes: usize,
     work: Work,
@@ -218,7 +218,8 @@ impl Outbox {
 
     /// A session is about to be asked for.
     pub(super) fn begin(&self, offer: Offer) {
-        self.state.lock().handshake = Handshake::Proposed(offer, Instant::now());
+        let state = &mut *self.state.lock();
+        state.handshake = Handshake::Proposed(offer, state.front.clock.monotonic());
     }
 
     /// Waits until the log has said whether there is such a session: `None` if the connection is
@@ -389,7 +390,7 @@ impl Outbox {
         let waiting = state.pings_asked - state.pings_answered;
         let id = (waiting <= PINGS_WAITING_MAX).then_some(state.pings_asked)?;
         if let Some(lease) = &mut state.lease {
-            lease.beat(id, Instant::now());
+            lease.beat(id, state.front.clock.monotonic());
         }
         Some(id)
     }
@@ -398,7 +399,7 @@ impl Outbox {
     /// one that wants a confirmation.
     pub(super) fn beat(&self) -> Option<u64> {
         let state = &mut *self.state.lock();
-        let now = Instant::now();
+        let now = state.front.clock.monotonic();
         let lease = state.lease.as_mut().filter(|lease| lease.wants_beat(now))?;
         state.silent_beats += 1;
         let id = SILENT | state.silent_beats;
@@ -416,7 +417,8 @@ impl Outbox {
     /// Whether nobody confirms the session any more.
     pub(super) fn is_forsaken(&self) -> bool {
         let state = self.state.lock();
-        state.lease.as_ref().is_some_and(|lease| lease.is_forsaken(Instant::now()))
+        let now = state.front.clock.monotonic();
+        state.lease.as_ref().is_some_and(|lease| lease.is_forsaken(now))
     }
 
     /// The connection has proved more ids.
@@ -591,7 +593,8 @@ impl State {
         self.traffic.last_op = Some(op);
         self.traffic.last_xid = xid;
         self.slot_bytes += bytes;
-        self.slots.push_back(Slot { xid, op, since: Instant::now(), bytes, work });
+        let since = self.front.clock.monotonic();
+        self.slots.push_back(Slot { xid, op, since, bytes, work });
         id
     }
 
@@ -615,7 +618,8 @@ impl State {
 
     /// Whether the session was confirmed lately enough for anything to be sent.
     fn may_speak(&self) -> bool {
-        self.lease.as_ref().is_none_or(|lease| lease.is_current(Instant::now()))
+        let is_current = |lease: &Lease| lease.is_current(self.front.clock.monotonic());
+        self.lease.as_ref().is_none_or(is_current)
     }
 
     /// Whether the client reads: replies are made when there is room for them.
@@ -703,13 +707,12 @@ impl State {
     }
 
     /// A reply is among the output.
-    fn replied(&mut self, op: OpCode, since: Instant, zxid: i64) {
-        let now = Instant::now();
-        let took = now.saturating_duration_since(since);
+    fn replied(&mut self, op: OpCode, since: Monotonic, zxid: i64) {
+        let took = self.front.clock.monotonic().since(since);
         self.traffic.sent += 1;
         self.front.figures.sent();
         self.front.figures.answered(op, took);
-        self.traffic.last_reply = Some(now);
+        self.traffic.last_reply = Some(Instant::now());
         self.traffic.last_zxid = zxid;
         self.traffic.latency.add(took);
         self.front.latency.lock().add(took);

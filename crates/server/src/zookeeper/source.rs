@@ -2,12 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockkeeper_core::{ENSEMBLE_PATH, StateMachine};
-use lockkeeper_node::{Clock, Status};
+use lockkeeper_node::Status;
 use rustix::process::{Resource, getrlimit};
 
 use super::Front;
@@ -30,18 +29,9 @@ pub(crate) struct Place {
     pub(crate) data_dir: String,
     /// After this long without a word from the others they count as gone.
     pub(crate) silence: Duration,
-    pub(crate) clock: Arc<dyn Clock>,
 }
 
 impl Front {
-    /// Milliseconds since 1970. Without a clock of its own, by the log's stamps.
-    fn now_ms(&self) -> u64 {
-        match self.place.get() {
-            Some(place) => place.clock.wall_ms(),
-            None => self.node.query(|_, now| now).0,
-        }
-    }
-
     fn mode(&self, status: &Status) -> Option<Mode> {
         let voters = status.members.iter().filter(|member| member.is_voter).count();
         let is_voter =
@@ -84,7 +74,7 @@ impl Source for Front {
             voters_reached: status.voters_reached,
             observers: u32::try_from(observers).unwrap_or(u32::MAX),
             uptime: self.started.elapsed(),
-            now_ms: self.now_ms(),
+            now_ms: self.clock.wall_ms(),
             zxid,
             latency_ms: summary(&latency),
             latency_avg_ms: average_ms(&latency),
@@ -120,13 +110,13 @@ impl Source for Front {
     }
 
     fn connections(&self) -> Vec<ConnectionFacts> {
-        let now_ms = self.now_ms();
+        let now_ms = self.clock.wall_ms();
         let connections = self.hub.connections();
         connections.iter().map(|outbox| connection(&outbox.view(), now_ms)).collect()
     }
 
     fn sessions(&self) -> Sessions {
-        let now_ms = self.now_ms();
+        let now_ms = self.clock.wall_ms();
         self.node.query(|state, _| {
             let tree = state.tree();
             let paths = |session| tree.ephemerals(session).map(ToString::to_string).collect();

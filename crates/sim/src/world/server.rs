@@ -214,7 +214,7 @@ async fn serve(
     control: &Arc<Mutex<Control>>,
 ) -> String {
     let ttl_max = config.ttl_max;
-    let random = Arc::clone(&environment.random);
+    let (clock, random) = (Arc::clone(&environment.clock), Arc::clone(&environment.random));
     let node = match NodeHandle::start(config, environment).await {
         Ok(node) => node,
         Err(error) => return format!("it doesn't start: {error}"),
@@ -231,7 +231,7 @@ async fn serve(
             tokio::spawn(async move { native.serve(stream).await });
         }
     };
-    let zookeeper = ZooKeeper::new(node.clone(), zookeeper_settings(), random);
+    let zookeeper = ZooKeeper::new(node.clone(), zookeeper_settings(), clock, random);
     let mut accept_zookeeper = match sockets.bind(ZOOKEEPER_PORT) {
         Ok(accept) => accept,
         Err(error) => return format!("it can't listen for ZooKeeper's clients: {error}"),

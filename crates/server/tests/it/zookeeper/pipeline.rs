@@ -70,10 +70,10 @@ fn what_the_stream_keeps_is_flushed() {
         let mut config = ServerConfig::loopback(1, data_dir.path().to_owned());
         config.node.free_space_bytes_min = 0;
         let environment = Environment::system();
-        let random = Arc::clone(&environment.random);
+        let (clock, random) = (Arc::clone(&environment.clock), Arc::clone(&environment.random));
         let node = NodeHandle::start(config.node, environment).await.unwrap();
         node.serving().wait_for(|serving| serving.is_ready).await.unwrap();
-        let zookeeper = ZooKeeper::new(node.clone(), ZooKeeperSettings::default(), random);
+        let zookeeper = ZooKeeper::new(node.clone(), ZooKeeperSettings::default(), clock, random);
         let (mut stream, other) = tokio::io::duplex(64 << 10);
         let client = ZooKeeperClient { address: ([127, 0, 0, 1], 1).into(), ids: Vec::new() };
         let serving = async {
