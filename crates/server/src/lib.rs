@@ -16,6 +16,8 @@ mod histogram;
 mod http;
 mod limits;
 mod metrics;
+#[cfg(feature = "mutations")]
+pub mod mutation;
 mod native;
 mod server;
 mod socket;

@@ -1,10 +1,11 @@
-//! The tester is tested: each known-bad version of node and client is found within a stated number
-//! of seeds.
+//! The tester is tested: each known-bad version of node, front end and client is found within a
+//! stated number of seeds.
 
 #![cfg(feature = "mutations")]
 
 use lockkeeper::mutation::Mutation as OfClient;
 use lockkeeper_node::mutation::Mutation as OfNode;
+use lockkeeper_server::mutation::Mutation as OfServer;
 use lockkeeper_sim::hunt::{report, try_seed};
 use lockkeeper_sim::world::{Options, Outcome};
 
@@ -55,4 +56,10 @@ fn applying_twice_after_a_restart_is_found() {
 fn counting_from_the_receipt_is_found() {
     let live = |seed| OfClient::CountFromReceipt.during(|| try_seed(seed, &Options::default()));
     found_within("CountFromReceipt", 400, live);
+}
+
+#[test]
+fn answering_unconfirmed_sessions_is_found() {
+    let live = |seed| OfServer::AnswerUnconfirmed.during(|| try_seed(seed, &Options::default()));
+    found_within("AnswerUnconfirmed", 400, live);
 }

@@ -28,6 +28,8 @@ pub struct Surroundings {
     pub servers: String,
     /// The same servers where they speak ZooKeeper's protocol.
     pub zookeepers: Vec<(String, u16)>,
+    /// Its ZooKeeper clients read all the time and never ping.
+    pub only_reads: bool,
     /// Which session the process has now, for whoever kills the process.
     pub current: Arc<Mutex<Option<ClientId>>>,
 }

@@ -70,6 +70,9 @@ const KINDS: [(&str, u64); 22] = [
     ("snapshot", 5),
 ];
 
+/// One kind more where there is a client that only reads.
+const PEERS_ONE_WAY: (&str, u64) = ("peers-one-way", 30);
+
 impl Faults {
     pub(crate) fn new(mut chance: Chance) -> Self {
         let pause_max = *chance.pick(&[500, 1_500, 4_000, 10_000]) * MILLI;
@@ -130,9 +133,11 @@ impl World {
         }
         let pause_max = self.faults.pause_max;
         self.faults.next = self.now + self.faults.chance.below(pause_max);
-        let all: u64 = KINDS.iter().map(|(_, weight)| weight).sum::<u64>() + MEMBERSHIP_WEIGHT;
+        let has_reader = self.clients.iter().any(|client| client.only_reads);
+        let kinds = KINDS.into_iter().chain(has_reader.then_some(PEERS_ONE_WAY));
+        let all: u64 = kinds.clone().map(|(_, weight)| weight).sum::<u64>() + MEMBERSHIP_WEIGHT;
         let mut drawn = self.faults.chance.below(all);
-        for (kind, weight) in KINDS {
+        for (kind, weight) in kinds {
             if drawn < weight {
                 return self.begin(kind);
             }
@@ -248,6 +253,7 @@ impl World {
             }
             "clock-jump" => self.jump_clock(),
             "transfer" | "snapshot" => self.order(kind),
+            "peers-one-way" => self.cut_peers_one_way(),
             kind if kind.ends_with("disk") => self.trouble_disk(kind, at),
             kind => self.trouble_links(kind, at),
         }
@@ -369,6 +375,29 @@ impl World {
         for &(from, to) in &links {
             self.net.set_link(from, to, kind != "slow-link", slow);
         }
+        self.faults.until(at, Mend::Links(links));
+    }
+
+    /// The server of a client that only reads can't be heard by the other nodes any more, or can't
+    /// hear them, for longer than many a session lasts. Its clients know nothing of it.
+    fn cut_peers_one_way(&mut self) {
+        let reader = self.clients.iter().find(|client| client.only_reads);
+        let Some(one) = reader.and_then(|client| self.net.reached_by(client.machine)) else {
+            return;
+        };
+        if !self.servers.iter().any(|server| server.machine == one && server.is_wanted()) {
+            return;
+        }
+        let is_mute = !self.faults.chance.one_in(3);
+        let machines = self.servers.iter().map(|server| server.machine);
+        let others = machines.filter(|&machine| machine != one);
+        let links: Vec<_> =
+            others.map(|other| if is_mute { (one, other) } else { (other, one) }).collect();
+        self.recorder.note(self.now, &format!("no links for a while: {links:?}"));
+        for &(from, to) in &links {
+            self.net.set_link(from, to, true, Duration::ZERO);
+        }
+        let at = self.now + self.faults.chance.between(500, 5_000) * MILLI;
         self.faults.until(at, Mend::Links(links));
     }
 

@@ -40,6 +40,11 @@ const SECOND: Nanos = 1_000 * MILLI;
 /// The most members that a cluster may have in a world, those added later included.
 const NODES_MAX: usize = 7;
 
+/// By this a seed says whether its world has a client that only reads, aside from all else that it
+/// decides: worlds without one are what they were before there was such a client. It is chosen so
+/// that those of `seeds.txt` are among them.
+const READER: u64 = 0x7c47;
+
 /// How a world is made.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -139,6 +144,8 @@ struct ClientMachine {
     machine: MachineId,
     /// Its programs speak ZooKeeper's protocol.
     is_zookeeper: bool,
+    /// And they read all the time and never ping.
+    only_reads: bool,
     current: Arc<Mutex<Option<ClientId>>>,
 }
 
@@ -166,10 +173,13 @@ impl World {
             })
             .collect();
         let (natives, zookeepers) = (chance.between(2, 4), chance.below(3));
-        let clients = (0..natives + zookeepers)
+        // With others that want the same locks; otherwise there is nothing to be seen.
+        let has_reader = zookeepers > 0 && Chance::new(seed ^ READER).one_in(2);
+        let clients = (0..natives + zookeepers + u64::from(has_reader))
             .map(|count| {
                 let machine = add(format!("c{count}"), &mut chance);
-                ClientMachine { machine, is_zookeeper: count >= natives, current: Arc::default() }
+                let (is_zookeeper, only_reads) = (count >= natives, count >= natives + zookeepers);
+                ClientMachine { machine, is_zookeeper, only_reads, current: Arc::default() }
             })
             .collect();
         let faults = Faults::new(chance.fork());
@@ -270,7 +280,7 @@ impl World {
         servers.rotate_left(first);
         let servers = servers.join(",");
         let zookeepers = (1..=NODES_MAX as NodeId).map(server::zookeeper_address).collect();
-        let is_zookeeper = client.is_zookeeper;
+        let (is_zookeeper, only_reads) = (client.is_zookeeper, client.only_reads);
         self.machines[id].start(now, move |clock| {
             let around = Surroundings {
                 clock,
@@ -280,6 +290,7 @@ impl World {
                 host,
                 servers,
                 zookeepers,
+                only_reads,
                 current,
             };
             async move {

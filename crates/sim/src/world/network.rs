@@ -263,6 +263,13 @@ impl Net {
         wake.into_iter().for_each(Waker::wake);
     }
 
+    /// With whom a machine has its newest connection.
+    pub(crate) fn reached_by(&self, machine: MachineId) -> Option<MachineId> {
+        let state = self.state.lock();
+        let mut open = state.pipes.values().rev().filter(|pipe| pipe.end.is_none());
+        open.find(|pipe| pipe.from == machine).map(|pipe| pipe.to)
+    }
+
     /// Every link is whole and fast.
     pub(crate) fn heal(&self) {
         let links: Vec<_> = self.state.lock().links.keys().copied().collect();

@@ -2,7 +2,8 @@
 //! time, pings, reconnects, one-shot watches that are set anew or forgotten.
 //!
 //! It does one thing at a time. Whatever waits (for a reply, for a notification, for time) reads
-//! frames and sends pings meanwhile.
+//! frames and sends pings meanwhile. A client that only reads sends reads instead, and the answers
+//! are all that it knows of its session, as with programs that are never idle.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -41,8 +42,9 @@ pub struct Client {
     password: Vec<u8>,
     timeout: Duration,
     last_zxid: i64,
-    /// When, on the machine's clock, the newest ping was sent of which an answer has come: the
-    /// session lives for a time-out from then on.
+    /// The session lives for a time-out from then on, on the machine's clock: when the newest ping
+    /// was sent of which an answer has come. A server that answers a read had the session confirmed
+    /// within the last two thirds of the time-out, so that only the third is left then.
     proven: u64,
     link: Option<Link>,
     watches: BTreeMap<(String, Watch), bool>,
@@ -55,8 +57,9 @@ struct Link {
     writer: Box<dyn AsyncWrite + Send + Unpin>,
     frames: Frames,
     next_xid: i32,
-    /// When the pings without an answer were sent, on the machine's clock.
-    pings: VecDeque<u64>,
+    /// Pings without an answer, or the reads in their place: their xids, and when they were sent on
+    /// the machine's clock.
+    pings: VecDeque<(i32, u64)>,
     ping_at: Instant,
     heard: Instant,
 }
@@ -303,11 +306,18 @@ impl Client {
     }
 
     async fn ping(&mut self) -> Result<(), Gone> {
-        let (now, interval) = (self.machine.local(), self.timeout / 3);
+        let (now, only_reads) = (self.machine.local(), self.machine.only_reads());
         let Some(link) = &mut self.link else { return Err(Gone::Link) };
-        link.pings.push_back(now);
+        let (xid, request, interval) = if only_reads {
+            link.next_xid += 1;
+            let read = Read { path: Some("/"), watch: false };
+            (link.next_xid - 1, Request::Exists(read), self.timeout / 10)
+        } else {
+            (xids::PING, Request::Ping, self.timeout / 3)
+        };
+        link.pings.push_back((xid, now));
         link.ping_at = Instant::now() + interval;
-        self.send(xids::PING, &Request::Ping).await
+        self.send(xid, &request).await
     }
 
     /// Takes one frame.
@@ -317,26 +327,26 @@ impl Client {
             self.link = None;
             return None;
         };
-        match header.xid {
-            xids::NOTIFICATION => {
-                let Ok(event) = body.read::<WatcherEvent<'_>>() else {
-                    self.complain(format_args!("a notification that isn't one"));
-                    self.link = None;
-                    return None;
-                };
-                self.notified(&event, header.zxid);
-                return Some(Came::News);
-            }
-            xids::PING => {
-                let link = self.link.as_mut()?;
-                match link.pings.pop_front() {
-                    Some(sent) => self.proven = self.proven.max(sent),
-                    None => self.complain(format_args!("a ping's answer too many")),
-                }
-                self.told(header.zxid);
+        if header.xid == xids::NOTIFICATION {
+            let Ok(event) = body.read::<WatcherEvent<'_>>() else {
+                self.complain(format_args!("a notification that isn't one"));
+                self.link = None;
                 return None;
-            }
-            _ => self.told(header.zxid),
+            };
+            self.notified(&event, header.zxid);
+            return Some(Came::News);
+        }
+        self.told(header.zxid);
+        let is_ping = header.xid == xids::PING;
+        let pings = &mut self.link.as_mut()?.pings;
+        if let Some((_, sent)) = pings.pop_front_if(|(xid, _)| *xid == header.xid) {
+            let before = if is_ping { Duration::ZERO } else { self.timeout * 2 / 3 };
+            self.proven = self.proven.max(sent.saturating_sub(before.as_nanos() as u64));
+            return None;
+        }
+        if is_ping {
+            self.complain(format_args!("a ping's answer too many"));
+            return None;
         }
         Some(Came::Reply(Answer { header, frame }))
     }

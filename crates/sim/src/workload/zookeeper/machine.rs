@@ -34,6 +34,11 @@ pub trait Machine: Send + Sync {
 
     /// The process is to come to its end.
     fn is_stopped(&self) -> bool;
+
+    /// Its clients read all the time and never ping.
+    fn only_reads(&self) -> bool {
+        false
+    }
 }
 
 /// A machine of which nobody writes anything down. Its clock stands still: leases never end there.

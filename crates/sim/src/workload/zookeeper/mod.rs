@@ -42,8 +42,9 @@ const NODES: [&str; 3] = ["/ground/x", "/ground/y", "/ground/x/z"];
 
 /// Runs one client's process in a simulated world.
 pub async fn run(around: Surroundings) {
-    let Surroundings { clock, network, recorder, chance, zookeepers, current, .. } = around;
-    let machine = Arc::new(Simulated { clock, recorder, current });
+    let Surroundings { clock, network, recorder, chance, zookeepers, current, only_reads, .. } =
+        around;
+    let machine = Arc::new(Simulated { clock, recorder, current, only_reads });
     run_on(machine, Arc::new(network), zookeepers, chance).await;
 }
 
@@ -56,7 +57,11 @@ pub async fn run_on(
 ) {
     while !machine.is_stopped() {
         let mut own = chance.fork();
-        let timeout = Duration::from_millis(*own.pick(&[500, 1_000, 1_000, 2_000, 3_000]));
+        let timeouts = match machine.only_reads() {
+            true => [500, 500, 500, 1_000, 1_000],
+            false => [500, 1_000, 1_000, 2_000, 3_000],
+        };
+        let timeout = Duration::from_millis(*own.pick(&timeouts));
         let (ground, network) = (Arc::clone(&machine), Arc::clone(&network));
         let opened = Client::open(ground, network, servers.clone(), timeout, own);
         if let Some(mut client) = opened.await {
@@ -77,6 +82,7 @@ struct Simulated {
     recorder: Recorder,
     /// Which session the process has now, for whoever kills it.
     current: Arc<Mutex<Option<ClientId>>>,
+    only_reads: bool,
 }
 
 impl Machine for Simulated {
@@ -119,6 +125,10 @@ impl Machine for Simulated {
 
     fn is_stopped(&self) -> bool {
         false
+    }
+
+    fn only_reads(&self) -> bool {
+        self.only_reads
     }
 }
 
@@ -333,7 +343,9 @@ async fn children(client: &mut Client, directory: &str) -> Result<Vec<String>, G
 
 /// Works under the lock, for as long as the client may count on it.
 async fn hold(client: &mut Client, lock: &str, token: Token, chance: &mut Chance) {
-    for _ in 0..chance.below(5) {
+    // Who only reads is looked at for as long as a session takes to end elsewhere.
+    let steps_max = if client.machine.only_reads() { 60 } else { 5 };
+    for _ in 0..chance.below(steps_max) {
         let step = Duration::from_millis(*chance.pick(&[0, 5, 40, 200, 600]));
         let until = tokio::time::Instant::now() + step;
         loop {
@@ -342,7 +354,10 @@ async fn hold(client: &mut Client, lock: &str, token: Token, chance: &mut Chance
             if sure.is_zero() {
                 return;
             }
-            match timeout(sure, client.pass(left, false)).await {
+            // Answers to reads come all the time, and each puts the end off a little.
+            let part = if client.machine.only_reads() { left.min(sure / 2) } else { left };
+            match timeout(sure, client.pass(part, false)).await {
+                Ok(Ok(())) if part < left => {}
                 Ok(Ok(())) => break,
                 Ok(Err(_)) => return,
                 // In the middle of something; and there may be news of the session meanwhile.
