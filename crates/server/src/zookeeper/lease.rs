@@ -3,10 +3,11 @@
 //! A client believes in its session for as long as its server talks to it. So a server says nothing
 //! of a session that the others may have ended meanwhile: replies and events wait once two thirds
 //! of the time-out have passed since the session last was confirmed, and if it isn't confirmed any
-//! more, the connection is closed without them. Confirmed it is by a heartbeat that a quorum has
-//! acknowledged, or by a write that the log has taken, and as of the moment when that was asked
-//! for. All this by the node's clock, which goes on while the machine is suspended, as the leader's
-//! does: whoever wakes up late has to ask first.
+//! more, the connection is closed without them. Confirmed it is by a heartbeat that the leader has
+//! heard and a quorum acknowledged, as of the moment when that was asked for. A write that the log
+//! has taken says nothing: it moves no deadline of the leader's. All this by the node's clock,
+//! which goes on while the machine is suspended, as the leader's does: whoever wakes up late has to
+//! ask first.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -76,13 +77,8 @@ impl Lease {
         let Some(at) = self.open.iter().position(|(open, _)| *open == id) else { return };
         let asked = self.open.drain(..=at).map(|(_, asked)| asked).next_back();
         if let Some(asked) = asked {
-            self.note(asked);
+            self.confirmed = self.confirmed.max(asked);
         }
-    }
-
-    /// The log has taken a write that was asked for at this moment.
-    pub(super) fn note(&mut self, asked_at: Monotonic) {
-        self.confirmed = self.confirmed.max(asked_at);
     }
 }
 
@@ -105,12 +101,9 @@ mod tests {
         // Confirmed a second later, or a minute.
         lease.confirm(1);
         assert!(lease.is_current(seconds(start, 5)) && !lease.is_current(seconds(start, 6)));
-        lease.note(seconds(start, 3));
-        assert!(lease.is_current(seconds(start, 6)) && !lease.is_current(seconds(start, 7)));
-        // What is confirmed late never shortens it.
-        lease.note(seconds(start, 1));
+        // What is confirmed twice says nothing new.
         lease.confirm(1);
-        assert!(lease.is_current(seconds(start, 6)));
+        assert!(lease.is_current(seconds(start, 5)) && !lease.is_current(seconds(start, 6)));
     }
 
     #[test]

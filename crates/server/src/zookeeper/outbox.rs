@@ -802,16 +802,12 @@ impl State {
         let Some(slot) = self.slot(id) else { return };
         let Work::Write(asked) = &slot.work else { return };
         let zxid = machine.revision().0.cast_signed();
-        let since = slot.since;
         let mut frame = BytesMut::new();
         if writes::answer(asked, slot.xid, zxid, reply, &mut frame) {
             let before = std::mem::replace(&mut slot.bytes, frame.len());
             let after = slot.bytes;
             slot.work = Work::Answered(frame);
             self.slot_bytes = self.slot_bytes - before + after;
-            if let Some(lease) = &mut self.lease {
-                lease.note(since);
-            }
         } else {
             // The session is gone, or is another connection's by now: there is nobody to answer.
             self.is_closing = true;
