@@ -1,5 +1,6 @@
 //! A client as a front end has it: a sink that collects what it is told.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -208,10 +209,18 @@ impl Client {
         self.request(number, &Request::Release { acquire: Number(acquire) })
     }
 
+    /// Ends the session. An ending of which it isn't known whether it was done is asked for again,
+    /// and finds the session ended if it was.
     pub(crate) fn end(&self) -> Reply {
         let session = self.session;
         let reason = lockkeeper_core::EndReason::Closed;
-        self.ask(|| Command::EndSession { session, reason })
+        let times = Cell::new(0);
+        let reply = self.ask(|| {
+            times.set(times.get() + 1);
+            Command::EndSession { session, reason }
+        });
+        let was_done = times.get() > 1 && reply == refused(Refusal::UnknownSession);
+        if was_done { Reply::Done } else { reply }
     }
 
     /// Waits until a place becomes a hold.

@@ -174,6 +174,12 @@ impl Cluster {
         leader.expect("it was found")
     }
 
+    /// The leader, and the term in which it leads.
+    pub(crate) fn reign(&self) -> (NodeId, u64) {
+        let leader = self.leader();
+        (leader, self.node(leader).status().term)
+    }
+
     /// The running nodes that don't lead.
     pub(crate) fn followers(&self) -> Vec<NodeId> {
         let leader = self.leader();

@@ -192,27 +192,61 @@ fn a_node_that_is_alone_waits_for_its_disk() {
 #[test]
 fn a_leader_without_room_has_new_work_refused_at_every_door() {
     let cluster = Cluster::together(3);
-    let leader = cluster.leader();
-    let mut client = Client::open(cluster.node(cluster.followers()[0]));
-    let (held, _) = client.take("held");
-    let mut near = Client::open(cluster.node(leader));
+    let mut doors: Vec<Client> =
+        cluster.nodes.values().map(|node| Client::open(node.handle())).collect();
+    let (held, _) = doors[0].take("held");
 
-    cluster.network.disk_trouble(leader).set_full(true);
-    for client in [&mut client, &mut near] {
-        eventually("new work is refused", || short_of_room(client, "before") == Some(leader));
-        assert_eq!(short_of_room(client, "after"), Some(leader));
-    }
-    let status = cluster.node(leader).status();
-    assert!(status.is_ready && !status.takes_locks(), "it can't say that it is ready for work");
+    let mut full = None;
+    // Where the machine stands still somebody else may lead meanwhile, and then it proves nothing.
+    eventually("one node leads all the while", || {
+        full = fill_the_leaders_disk(&cluster, &mut doors);
+        full.is_some()
+    });
+    let (leader, after) = full.expect("it was found");
+    // It can't say that it is ready for work.
+    eventually("it has a majority, and takes no locks", || {
+        let status = cluster.node(leader).status();
+        assert!(!status.takes_locks());
+        status.is_ready
+    });
     // Nothing of it was done, and what frees is still served at the same door.
-    assert!(matches!(client.release(held), Reply::Released { .. }));
+    assert!(matches!(doors[0].release(held), Reply::Released { .. }));
+    // Whoever answered the release may have applied it before the leader has.
+    eventually("the leader has applied what was committed", || {
+        cluster.nodes[&leader].run(async |node| node.read_index().await).is_ok()
+    });
     let is_known = |lock| cluster.node(leader).query(|state, _| state.lock(lock, 0).is_some());
-    assert!(!is_known("after") && !is_known("held"));
+    assert!(!is_known(&after) && !is_known("held"));
 
     cluster.network.disk_trouble(leader).set_full(false);
-    eventually("there is room again", || short_of_room(&mut client, "later").is_none());
-    assert!(cluster.node(leader).status().takes_locks());
-    assert_eq!(client.end(), Reply::Done);
+    for client in &mut doors {
+        eventually("there is room again", || short_of_room(client, "later").is_none());
+    }
+    eventually("it takes locks again", || cluster.node(leader).status().takes_locks());
+    assert_eq!(doors[0].end(), Reply::Done);
+}
+
+/// Fills the leader's disk alone, waits until new work is refused at every door, and asks for
+/// another lock there. Returns the leader and that lock, or `None` if nobody led all the while.
+fn fill_the_leaders_disk(cluster: &Cluster, doors: &mut [Client]) -> Option<(NodeId, String)> {
+    let reign = cluster.reign();
+    let (leader, term) = reign;
+    for &id in cluster.nodes.keys() {
+        cluster.network.disk_trouble(id).set_full(id == leader);
+    }
+    let (before, after) = (format!("before-{term}"), format!("after-{term}"));
+    let mut refused = Vec::new();
+    for client in doors {
+        eventually("new work is refused", || {
+            short_of_room(client, &before) == Some(leader) || cluster.reign() != reign
+        });
+        refused.push(short_of_room(client, &after));
+    }
+    if cluster.reign() != reign {
+        return None;
+    }
+    assert_eq!(refused, [Some(leader); 3]);
+    Some((leader, after))
 }
 
 #[test]
