@@ -246,6 +246,18 @@ impl<S: Read + Write> Client<S> {
         response.body.expect("a body")
     }
 
+    /// Asks under the same number until it is served: a cluster whose leadership moves, or whose
+    /// disks stand still, may say for a while that it can't, or that it doesn't know.
+    pub(crate) fn insist(&mut self, id: u64, body: &Asks) -> Body {
+        let mut served = None;
+        eventually("it is served", || {
+            self.ask(id, body.clone());
+            served = Some(self.answer(id)).filter(|body| !matches!(body, Body::Unavailable(_)));
+            served.is_some()
+        });
+        served.expect("it was served")
+    }
+
     /// The refusal of the request `id`: its code and its words.
     #[track_caller]
     pub(crate) fn refusal(&mut self, id: u64) -> wire::Refused {

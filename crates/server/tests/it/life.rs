@@ -8,7 +8,7 @@ use lockkeeper_server::{Server, ServerConfig};
 use lockkeeper_wire::native::{self as wire, refused::Code, request::Body as Asks, response::Body};
 
 use crate::harness::{
-    Client, LONG_TTL_MS, Members, Running, SECRET, fresh_id, http, open, resume, runtime,
+    Client, LONG_TTL_MS, Members, Running, SECRET, acquire, fresh_id, http, open, resume, runtime,
     start_error,
 };
 
@@ -88,8 +88,10 @@ pub(crate) fn with_a_lock_at_the_leader(servers: &[Running], session: u64) -> (u
             if cluster.leader == cluster.node && cluster.hold_count == 0 {
                 client.ask(2, open(session, LONG_TTL_MS));
                 if let Body::SessionState(_) = client.answer(2) {
-                    let token = client.acquire(3, "a");
-                    return (index, client, token);
+                    let Body::Granted(granted) = client.insist(3, &acquire("a")) else {
+                        panic!("nobody else wants it");
+                    };
+                    return (index, client, granted.token);
                 }
             }
         }
