@@ -68,10 +68,14 @@ const READY: &str = "ready";
 /// takes no time he keeps three servers so busy that whoever has a lower priority gets nothing.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// How long it waits to be served: an outage is what it is there to see, and not to die of.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// The process itself: locks and unlocks a name that nobody else wants, one after the other, from
 /// one line of its input to the next, and prints what it saw.
 pub(super) async fn run(bench: &Bench, url: &str) -> Result<()> {
-    let client = Client::builder().url(url).ttl(bench.ttl).connect().await?;
+    let client = Client::builder().url(url).ttl(bench.ttl).connect_timeout(PATIENCE);
+    let client = client.connect().await?;
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     print(READY)?;
     while orders.next_line().await?.is_some() {
