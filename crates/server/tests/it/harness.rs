@@ -233,6 +233,8 @@ impl<S: Read + Write> Client<S> {
                 Ok(read) => self.frames.input().put_slice(&bytes[..read]),
                 // What the server closes while something is on its way to it is reset.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                // A read with a limit ends when the process is stopped and goes on.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("nothing came: {error}"),
             }
         }

@@ -172,6 +172,8 @@ impl Zk {
                 Ok(0) => return None,
                 Ok(read) => self.frames.input().extend_from_slice(&chunk[..read]),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                // A read with a limit ends when the process is stopped and goes on.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("no frame: {error}"),
             }
         }

@@ -104,11 +104,13 @@ impl Secured {
                 return Ok(frame);
             }
             let mut bytes = [0; 4_096];
-            let read = self.stream.read(&mut bytes)?;
-            if read == 0 {
-                return Err(ErrorKind::UnexpectedEof.into());
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.frames.input().put_slice(&bytes[..read]),
+                // A read with a limit ends when the process is stopped and goes on.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
-            self.frames.input().put_slice(&bytes[..read]);
         }
     }
 
