@@ -338,7 +338,7 @@ mod tests {
 
     use lockkeeper_core::{
         AclRef, Command, IdRef, NodeKind, OwnerRef, Reply, Secret, SessionId, Stamp, StateMachine,
-        TreeOp, perms,
+        TreeOp, TreeReply, perms,
     };
     use lockkeeper_node::{
         Clock, Environment, Monotonic, NodeConfig, NodeHandle, Unavailable, WatchId,
@@ -348,6 +348,7 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::super::outbox::{HANDSHAKE, Offer};
+    use super::super::writes::Asked;
     use super::super::{Client, ZooKeeper, ZooKeeperSettings};
     use super::*;
     use crate::unread::Unread;
@@ -498,6 +499,10 @@ mod tests {
             go_on();
             assert!(!sends().await && outbox.is_unconfirmed().is_some(), "it may be over");
             assert!(!outbox.is_forsaken(), "nobody was asked");
+            let write = outbox.ask(2, OpCode::DELETE, Asked::One(OpCode::DELETE), 0);
+            let deleted = Reply::Tree(vec![TreeReply::Deleted]);
+            node.query(|state, _| outbox.reply(write, Ok(&deleted), state, Stamp(0)));
+            assert!(!sends().await, "the leader counts by heartbeats alone");
             let beat = outbox.beat().unwrap();
             // What was asked for before another suspension says nothing of the time after it.
             clock.pass(TIMEOUT);
