@@ -284,7 +284,8 @@ impl Stage {
                 writeln!(told, " {}", stat_told(&view.stat)).unwrap();
             }
             ["children", path] => {
-                let names: Vec<_> = self.machine.tree().children(path).collect();
+                let mut names: Vec<_> = self.machine.tree().children(path).collect();
+                names.sort_unstable();
                 writeln!(told, "{}", names.join(" ")).unwrap();
             }
             ["ephemerals", name] => {

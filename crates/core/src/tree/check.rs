@@ -1,5 +1,7 @@
 //! The invariants of the tree.
 
+use std::collections::BTreeMap;
+
 use super::acl::bytes;
 use super::node::{Kind, Znode};
 use super::path::{FIXED, Key, Place, ROOT, check_znode_path};
@@ -41,29 +43,24 @@ impl Tree {
         }
         let mut counted = Counted::default();
         let mut previous: Option<&Key> = None;
-        let mut family = None;
+        // Those whose parents share a hash lie among each other.
+        let mut families = BTreeMap::new();
         for (key, node) in self.nodes.iter() {
             let place = key.place();
             let named = |broken: String| format!("znode {:?}: {broken}", key.path());
             let is_ordered = previous.is_none_or(|previous| previous.place() < place);
             ensure(is_ordered, "znodes are not in order")?;
+            if previous.is_some_and(|previous| !place.is_near(previous)) {
+                self.check_families(&mut families, &mut counted)?;
+            }
             previous = Some(key);
             self.check_node(key, node, &mut counted).map_err(named)?;
             check_moments(node, revision, stamp).map_err(named)?;
-            if place.is_root() {
-                continue;
-            }
-            // The children of one parent are neighbours.
-            match &mut family {
-                Some((parent, count)) if *parent == place.parent => *count += 1,
-                _ => {
-                    self.check_family(family)?;
-                    counted.families += 1;
-                    family = Some((place.parent, 1));
-                }
+            if !place.is_root() {
+                *families.entry(place.parent).or_default() += 1;
             }
         }
-        self.check_family(family)?;
+        self.check_families(&mut families, &mut counted)?;
         self.check_counts(&counted)
     }
 
@@ -113,14 +110,22 @@ impl Tree {
         ensure(u64::from(node.child_count) <= most, "more children than were ever made")
     }
 
-    fn check_family(&self, family: Option<(&str, u32)>) -> Result<(), String> {
-        let Some((path, count)) = family else { return Ok(()) };
-        let place = if path.is_empty() { Place::of(ROOT) } else { Place::of(path) };
-        let parent = place.and_then(|place| self.at(place));
-        let parent = parent.ok_or_else(|| format!("the parent {path:?} is missing"))?;
-        ensure(parent.owner().is_none(), &format!("{path:?} is ephemeral and has children"))?;
-        let is_counted = parent.child_count == count;
-        ensure(is_counted, &format!("the children of {path:?} are miscounted"))
+    /// Compares the children that were seen, by their parents' paths, with what these count.
+    fn check_families(
+        &self,
+        families: &mut BTreeMap<&str, u32>,
+        counted: &mut Counted,
+    ) -> Result<(), String> {
+        while let Some((path, count)) = families.pop_first() {
+            counted.families += 1;
+            let place = Place::of(if path.is_empty() { ROOT } else { path });
+            let parent = place.and_then(|place| self.at(place));
+            let parent = parent.ok_or_else(|| format!("the parent {path:?} is missing"))?;
+            ensure(parent.owner().is_none(), &format!("{path:?} is ephemeral and has children"))?;
+            let is_counted = parent.child_count == count;
+            ensure(is_counted, &format!("the children of {path:?} are miscounted"))?;
+        }
+        Ok(())
     }
 
     fn check_counts(&self, counted: &Counted) -> Result<(), String> {

@@ -19,7 +19,10 @@ const DIGITS: usize = 10;
 /// bare UUID doesn't, whatever its digits: members of groups and barriers are called so.
 #[must_use]
 pub fn sequence_number(path: &str) -> Option<u64> {
-    let name = path.rsplit('/').next()?;
+    number_in(path.rsplit('/').next()?)
+}
+
+fn number_in(name: &str) -> Option<u64> {
     let digits = name.get(name.len().checked_sub(DIGITS)?..)?;
     let is_number = digits.bytes().all(|digit| digit.is_ascii_digit()) && !is_uuid(name);
     is_number.then(|| digits.parse().ok())?
@@ -102,9 +105,9 @@ impl LineHead {
     }
 }
 
-/// Whether a znode stands in its parent's line.
-pub(super) fn stands_in_line(path: &str, node: &Znode) -> bool {
-    matches!(node.kind, Kind::Ephemeral(_)) && sequence_number(path).is_some()
+/// Whether a znode of this name stands in its parent's line.
+pub(super) fn stands_in_line(name: &str, node: &Znode) -> bool {
+    matches!(node.kind, Kind::Ephemeral(_)) && number_in(name).is_some()
 }
 
 /// How a key lies to a place: by parent, number and name. Every name that is sought ends in a
@@ -176,7 +179,7 @@ impl Tree {
 
     /// Whether a znode's line knows it, if it is to stand in one.
     pub(super) fn is_in_line(&self, key: &Key, node: &Znode) -> Option<bool> {
-        let stands = stands_in_line(key.path(), node);
+        let stands = stands_in_line(key.name(), node);
         stands.then(|| self.in_line.get(order(key.place())).is_some())
     }
 }
@@ -190,7 +193,8 @@ mod tests {
         let mut tree = Tree::default();
         let put = |tree: &mut Tree, path: &str, kind| {
             let node = Znode::new(None, NodeAcl::default(), kind, Revision(1), Stamp(1));
-            let (key, stands) = (Key::new(path.into()).unwrap(), stands_in_line(path, &node));
+            let key = Key::new(path.into()).unwrap();
+            let stands = stands_in_line(key.name(), &node);
             let above = key.clone();
             tree.put(key, Arc::new(node));
             let above = above.place().above().unwrap();

@@ -1,7 +1,7 @@
 //! The tree of znodes, as ZooKeeper's clients know it.
 //!
-//! One map holds all znodes, in the order of parent and name ([`path`]), so that a listing is a
-//! walk along neighbours. It lies in copy-on-write pages: a clone freezes it at once, and no
+//! One map holds all znodes, those of one parent together ([`path`]), so that a listing is a walk
+//! along neighbours. It lies in copy-on-write pages: a clone freezes it at once, and no
 //! command pays for more than a few pages after that, however many children a znode has.
 //!
 //! Three rules keep it small:
@@ -121,7 +121,7 @@ impl Tree {
 
     /// Adds a znode where there is none. Its parent's fields are the caller's to change.
     pub(crate) fn put(&mut self, key: Key, node: Arc<Znode>) {
-        if stands_in_line(key.path(), &node) {
+        if stands_in_line(key.name(), &node) {
             self.in_line.insert(key.clone(), (), line::order(key.place()));
         }
         let copy = key.clone();
@@ -155,7 +155,7 @@ impl Tree {
     pub(crate) fn take(&mut self, place: Place<'_>) -> (Key, Arc<Znode>) {
         let taken = self.nodes.remove(place.order());
         let (key, node) = taken.expect("only a znode that was found is taken");
-        if stands_in_line(key.path(), &node) {
+        if stands_in_line(key.name(), &node) {
             self.in_line.remove(line::order(key.place()));
         }
         let path = key.path();

@@ -1,13 +1,17 @@
 //! Where a znode is.
 //!
-//! The map of the tree is ordered by the parent and then by the name, so that the children of a
-//! znode are neighbours. Parents are ordered by a hash of their paths, and those that share one by
-//! the paths: a number that lies in the key itself says most often where to go, where a path would
-//! have to be fetched first. The root is the one znode with an empty name; its children's parent is
-//! written as the empty path.
+//! The map of the tree is ordered by two hashes, of the parent's path and of the name, and only
+//! those that share both by the paths themselves: numbers that lie in the key say almost always
+//! where to go, where a path would have to be fetched first. So the children of a znode lie
+//! together, in no order that means anything; among them lie those of other znodes whose paths
+//! share the hash, if somebody found such. The root is the one znode with an empty name; its
+//! children's parent is written as the empty path.
 
 use std::cmp::Ordering;
+use std::hash::Hasher;
 use std::sync::Arc;
+
+use siphasher::sip::SipHasher13;
 
 use super::ensemble::ENSEMBLE_PATH;
 use super::terms::TreeError;
@@ -23,17 +27,17 @@ pub(crate) const FIXED: [&str; 4] = [ROOT, "/zookeeper", "/zookeeper/quota", ENS
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     path: Arc<str>,
+    parent_hash: u64,
+    name_hash: u32,
     name_at: u32,
-    /// Of the path of the parent.
-    hash: u32,
 }
 
 impl Key {
     /// `None` if there is no slash in it, or it is longer than any.
     pub(crate) fn new(path: Arc<str>) -> Option<Self> {
-        let slash = last_slash(&path)?;
-        let hash = hash(&path[..slash]);
-        Some(Self { name_at: u32::try_from(slash + 1).ok()?, hash, path })
+        let Place { parent_hash, name_hash, parent, .. } = Place::of(&path)?;
+        let name_at = u32::try_from(parent.len() + 1).ok()?;
+        Some(Self { path, parent_hash, name_hash, name_at })
     }
 
     pub(crate) fn path(&self) -> &Arc<str> {
@@ -46,27 +50,40 @@ impl Key {
 
     pub(crate) fn place(&self) -> Place<'_> {
         let name_at = self.name_at as usize;
-        let (parent, name) = (&self.path[..name_at - 1], &self.path[name_at..]);
-        Place { hash: self.hash, parent, name }
+        Place {
+            parent_hash: self.parent_hash,
+            name_hash: self.name_hash,
+            parent: &self.path[..name_at - 1],
+            name: &self.path[name_at..],
+        }
     }
 }
 
 /// Names are short: a plain look is faster than what searches long texts.
-fn last_slash(path: &str) -> Option<usize> {
+pub(super) fn last_slash(path: &str) -> Option<usize> {
     path.bytes().rposition(|byte| byte == b'/')
 }
 
-/// What parents are ordered by. It is the same on all replicas, and for ever: what order things
-/// happen in when a session ends depends on it. Paths that were made up to share it are told apart
-/// by comparing them, as all would be without it.
-fn hash(parent: &str) -> u32 {
-    crc32c::crc32c(parent.as_bytes())
+/// What parents are ordered by. It is the same on all replicas. Paths that were made up to share it
+/// are told apart by comparing them; it takes 64 bits and a good mixture for none to share it by
+/// chance.
+fn hash(parent: &str) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(parent.as_bytes());
+    // Few values, so that families lie among each other in the tests.
+    if cfg!(test) { hasher.finish() % 2 } else { hasher.finish() }
+}
+
+/// What the children of one parent are ordered by; that of no name is the lowest.
+fn name_hash(name: &str) -> u32 {
+    crc32c::crc32c(name.as_bytes())
 }
 
 /// A place in the order of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place<'a> {
-    hash: u32,
+    parent_hash: u64,
+    name_hash: u32,
     /// Its path; empty for the root.
     pub(crate) parent: &'a str,
     pub(crate) name: &'a str,
@@ -76,8 +93,11 @@ impl<'a> Place<'a> {
     /// `None` if there is no slash in the path: then there is no such znode.
     pub(crate) fn of(path: &'a str) -> Option<Self> {
         let slash = last_slash(path)?;
-        let (parent, name) = (&path[..slash], &path[slash + 1..]);
-        Some(Self { hash: hash(parent), parent, name })
+        Some(Self::in_family(&path[..slash], &path[slash + 1..]))
+    }
+
+    fn in_family(parent: &'a str, name: &'a str) -> Self {
+        Self { parent_hash: hash(parent), name_hash: name_hash(name), parent, name }
     }
 
     /// The place of the znode above; that of the root is its own.
@@ -85,10 +105,9 @@ impl<'a> Place<'a> {
         if self.parent.is_empty() { Self::of(ROOT) } else { Self::of(self.parent) }
     }
 
-    /// Before the first child of the znode at `path`.
+    /// Before the first child of the znode at `path`, and of any other with its hash.
     pub(crate) fn before_children(path: &'a str) -> Self {
-        let parent = if path == ROOT { "" } else { path };
-        Self { hash: hash(parent), parent, name: "" }
+        Self::in_family(if path == ROOT { "" } else { path }, "")
     }
 
     pub(crate) fn is_root(self) -> bool {
@@ -98,19 +117,25 @@ impl<'a> Place<'a> {
     /// How a key lies to this place.
     pub(crate) fn order(self) -> impl Fn(&Key) -> Ordering {
         move |key| {
-            self.order_of_parent(key).then_with(|| {
-                let name = &key.path.as_bytes()[key.name_at as usize..];
-                name.cmp(self.name.as_bytes())
+            let by_hash = key.parent_hash.cmp(&self.parent_hash);
+            by_hash.then(key.name_hash.cmp(&self.name_hash)).then_with(|| {
+                let Place { parent, name, .. } = key.place();
+                (parent, name).cmp(&(self.parent, self.name))
             })
         }
     }
 
-    /// How the parent of a key lies to that of this place.
+    /// How the parent of a key lies to that of this place, where keys are ordered by nothing else
+    /// before it.
     pub(crate) fn order_of_parent(self, key: &Key) -> Ordering {
-        key.hash.cmp(&self.hash).then_with(|| {
-            let parent = &key.path.as_bytes()[..key.name_at as usize - 1];
-            parent.cmp(self.parent.as_bytes())
-        })
+        let by_hash = key.parent_hash.cmp(&self.parent_hash);
+        by_hash.then_with(|| key.place().parent.cmp(self.parent))
+    }
+
+    /// Whether a key lies where this place's siblings do: what other families lie there as well, is
+    /// left open.
+    pub(crate) fn is_near(self, key: &Key) -> bool {
+        key.parent_hash == self.parent_hash
     }
 }
 
@@ -130,8 +155,9 @@ pub(crate) fn parent(path: &str) -> Option<&str> {
 /// [`TreeError::BadArguments`].
 pub fn check_znode_path(path: &str) -> Result<(), TreeError> {
     let is_segment = |segment: &str| !matches!(segment, "" | "." | "..");
+    let is_plain = |path: &str| path.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     let is_sound = path.len() <= ZNODE_PATH_BYTES_MAX
-        && !path.chars().any(is_forbidden)
+        && (is_plain(path) || !path.chars().any(is_forbidden))
         && (path == ROOT
             || path.strip_prefix('/').is_some_and(|path| path.split('/').all(is_segment)));
     if is_sound { Ok(()) } else { Err(TreeError::BadArguments) }
@@ -180,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn children_are_neighbours() {
+    fn a_parent_and_its_children_know_each_other() {
         let paths = ["/", "/a", "/a-", "/a.b", "/b", "/a/x", "/a/y", "/a-/x", "/a/x/0"];
         let mut places: Vec<_> = paths.iter().map(|path| Place::of(path).unwrap()).collect();
         places.sort();
@@ -188,8 +214,12 @@ mod tests {
             let above = places.iter().filter(|other| Some(**other) == place.above()).count();
             assert_eq!(above, 1);
         }
-        let of_a: Vec<_> = places.iter().map(|place| place.parent == "/a").collect();
-        assert_eq!(of_a.iter().skip_while(|of| !**of).take_while(|of| **of).count(), 2);
+        let start = Place::before_children("/a");
+        let keys = places.iter().filter(|place| place.parent == "/a");
+        for place in keys.clone() {
+            assert!(start < *place && start.parent_hash == place.parent_hash);
+        }
+        assert_eq!(keys.count(), 2);
         assert_eq!(parent("/a/b"), Some("/a"));
         assert_eq!(parent("/a"), Some("/"));
         assert_eq!(parent("/"), None);

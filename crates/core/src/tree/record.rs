@@ -96,7 +96,7 @@ impl Tree {
             aversion: record.aversion,
         };
         let key = Key::new(path.clone()).ok_or_else(|| named("the path is none"))?;
-        let stands = stands_in_line(&path, &node);
+        let stands = stands_in_line(key.name(), &node);
         self.put(key, Arc::new(node));
         if let Some(above) = above {
             self.change(above, |parent| {

@@ -52,7 +52,8 @@ impl Tree {
         Some(node.acl.allows(ids, perms))
     }
 
-    /// The names of the children of the znode at `path`, in order; none if it isn't there.
+    /// The names of the children of the znode at `path`, in an order that means nothing; none if
+    /// it isn't there.
     pub fn children<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a str> {
         self.family(path).map(|(key, _)| key.name())
     }
@@ -60,9 +61,12 @@ impl Tree {
     fn family<'a>(&'a self, path: &'a str) -> impl Iterator<Item = (&'a Key, &'a Arc<Znode>)> {
         let start = Place::before_children(path);
         let items = self.nodes.iter_from(start.order());
-        let children = items.take_while(move |(key, _)| start.order_of_parent(key).is_eq());
+        let near = items.take_while(move |(key, _)| start.is_near(key));
         // The root lies among its own children, but has no name.
-        children.filter(|(key, _)| !key.name().is_empty())
+        near.filter(move |(key, _)| {
+            let place = key.place();
+            place.parent == start.parent && !place.name.is_empty()
+        })
     }
 
     /// How many znodes there are below the one at `path`. Linear in them, but for the root.
@@ -74,7 +78,7 @@ impl Tree {
         self.walk(path).skip(1).count()
     }
 
-    /// The paths of a session's ephemeral znodes, those with one parent together.
+    /// The paths of a session's ephemeral znodes, in an order that means nothing.
     pub fn ephemerals(&self, session: SessionId) -> impl Iterator<Item = &Arc<str>> {
         let items = self.ephemerals.iter_from(move |(owner, _)| owner.cmp(&session).then(Greater));
         let own = items.take_while(move |((owner, _), ())| *owner == session);
@@ -149,5 +153,42 @@ impl Tree {
     /// Everything, parents before their children: the order of a snapshot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Znode)> {
         self.walk(ROOT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NodeAcl, Revision};
+
+    #[test]
+    fn families_that_lie_among_each_other_are_told_apart() {
+        let mut tree = Tree::default();
+        let parents: Vec<_> = (0..8).map(|at| format!("/{at}")).collect();
+        let children =
+            parents.iter().flat_map(|above| (0..9).map(move |at| format!("{above}/{at}")));
+        let children: Vec<_> = children.collect();
+        for path in parents.iter().chain(&children) {
+            let node =
+                Znode::new(None, NodeAcl::default(), Kind::Persistent, Revision(1), Stamp(1));
+            let key = Key::new(path.as_str().into()).unwrap();
+            let above = key.clone();
+            tree.put(key, Arc::new(node));
+            tree.change(above.place().above().unwrap(), |parent| parent.child_count += 1);
+        }
+        let of = |path| {
+            let mut names: Vec<_> = tree.children(path).collect();
+            names.sort_unstable();
+            names
+        };
+        for path in &parents {
+            assert_eq!(of(path), ["0", "1", "2", "3", "4", "5", "6", "7", "8"], "{path}");
+            assert_eq!(tree.descendants(path), 9);
+        }
+        assert_eq!(of("/"), ["0", "1", "2", "3", "4", "5", "6", "7", "zookeeper"]);
+        for none in ["/0/", "/0/0", "/none"] {
+            assert_eq!(of(none), [""; 0], "{none:?}");
+        }
+        assert_eq!(tree.iter().count(), tree.len());
     }
 }

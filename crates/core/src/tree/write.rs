@@ -8,7 +8,7 @@ use super::acl::{NodeAcl, perms};
 use super::ensemble::ENSEMBLE_PATH;
 use super::line::stands_in_line;
 use super::node::{Kind, Znode};
-use super::path::{FIXED, Key, Place, ROOT, check_znode_path};
+use super::path::{FIXED, Key, Place, ROOT, check_znode_path, last_slash};
 use super::quota::{self, Figures};
 use super::terms::{AclRef, IdRef, NodeChange, NodeKind, TreeError, TreeOp, TreeReply};
 #[cfg(feature = "mutations")]
@@ -213,7 +213,7 @@ impl Writer<'_> {
         let path: Arc<str> = path.into();
         self.tell(&path, NodeChange::Created, &node, Some(like));
         let key = Key::new(path.clone()).expect("a path that was checked has a slash");
-        let stands = stands_in_line(&path, &node);
+        let stands = stands_in_line(key.name(), &node);
         undo.note(|| Stroke::Put(path.clone()));
         self.tree.put(key, Arc::new(node));
         let zxid = self.zxid;
@@ -315,19 +315,18 @@ impl Writer<'_> {
     /// Removes a znode that is there and has no children.
     fn remove(&mut self, place: Place<'_>, undo: &mut Undo) {
         let above = place.above().expect("only the root has none, and it stays");
-        let acl_above = self.tree.at(above).map(|parent| parent.acl.clone());
         let (key, node) = self.tree.take(place);
-        self.tell(key.path(), NodeChange::Deleted, &node, acl_above);
-        let zxid = self.zxid;
-        let path = key.path().clone();
-        let bytes = node.data_len() as i64;
-        let stood = stands_in_line(&path, &node);
-        undo.note(|| Stroke::Taken(key, node));
+        let (path, bytes) = (key.path().clone(), node.data_len() as i64);
+        let (stood, zxid) = (stands_in_line(key.name(), &node), self.zxid);
+        let mut acl_above = None;
         self.change(above, undo, |parent| {
             parent.child_count -= 1;
             parent.line.leave(stood);
             parent.pzxid = zxid;
+            acl_above = Some(parent.acl.clone());
         });
+        self.tell(&path, NodeChange::Deleted, &node, acl_above);
+        undo.note(|| Stroke::Taken(key, node));
         self.count(&path, -1, -bytes, undo);
     }
 
@@ -430,13 +429,11 @@ fn check_size(path: &str, data: Option<&[u8]>) -> Result<(), TreeError> {
 
 /// Where the parent of the znode at `path` is, which need not be a sound path otherwise.
 fn place_above(path: &str) -> Result<Place<'_>, TreeError> {
-    let (parent, _) = path.rsplit_once('/').ok_or(TreeError::BadArguments)?;
-    if path.contains('\0') {
+    let slash = last_slash(path).ok_or(TreeError::BadArguments)?;
+    if path.as_bytes().contains(&0) {
         return Err(TreeError::BadArguments);
     }
-    if parent.is_empty() {
-        return Ok(Place::of(ROOT).expect("it has a slash"));
-    }
+    let parent = if slash == 0 { ROOT } else { &path[..slash] };
     Place::of(parent).ok_or(TreeError::NoNode)
 }
 

@@ -29,7 +29,7 @@ struct Kept {
     clock: u64,
 }
 
-/// The children of one znode, in order, each with its length before it.
+/// The children of one znode, each with its length before it; in order, if it can be mended.
 struct Listing {
     names: Vec<u8>,
     count: usize,
@@ -118,13 +118,17 @@ impl Kept {
 
 impl Listing {
     fn of(path: &str, pzxid: i64, used: u64, state: &StateMachine) -> Self {
-        let mut listing = Self { names: Vec::new(), count: 0, pzxid, used };
-        for name in state.tree().children(path) {
-            listing.names.put_slice(&length(name));
-            listing.names.put_slice(name.as_bytes());
-            listing.count += 1;
+        let mut children: Vec<&str> = state.tree().children(path).collect();
+        let bytes = children.iter().map(|name| 4 + name.len()).sum();
+        if bytes <= LISTING_MENDED_BYTES_MAX {
+            children.sort_unstable();
         }
-        listing
+        let mut names = Vec::with_capacity(bytes);
+        for name in &children {
+            names.put_slice(&length(name));
+            names.put_slice(name.as_bytes());
+        }
+        Self { names, count: children.len(), pzxid, used }
     }
 
     fn write(&self, out: &mut BytesMut) {
