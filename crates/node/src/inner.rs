@@ -71,6 +71,8 @@ pub(crate) struct Inner {
     pub(crate) leader_changes: AtomicU64,
     /// Until then this node neither votes nor stands: a restart forgets what it promised a leader.
     pub(crate) quiet_until: OnceLock<Monotonic>,
+    /// Until then this node doesn't stand.
+    pub(crate) rests_until: Mutex<Monotonic>,
     /// As the leader: held while the members are changed all at once, or shown otherwise.
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
     /// A snapshot is being received.

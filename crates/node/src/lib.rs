@@ -39,6 +39,7 @@ mod runtime;
 mod serving;
 mod snapshot;
 mod space;
+mod standing;
 mod start;
 mod system;
 mod watch;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use openraft::EntryPayload;
@@ -20,9 +20,10 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::codec::{self, Ballot, Id};
+use crate::inner::Inner;
 use crate::log::{Log, LogEntry, Recovered};
 use crate::raft::{Batch, EntryOf, LogId, Types, VoteOf};
-use crate::{Environment, Fault};
+use crate::{Environment, Fault, standing};
 
 /// The most bytes of entries in one message to a peer.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -34,6 +35,8 @@ pub(crate) struct LogStore {
     environment: Environment,
     marks: Arc<Mutex<Marks>>,
     tail: Arc<Mutex<Tail>>,
+    /// Whose log it is, once it runs.
+    node: Weak<Inner>,
 }
 
 /// Bytes of the newest entries that are kept in memory: what replication to a peer in good health
@@ -144,7 +147,13 @@ impl LogStore {
         };
         let marks = Marks { vote, committed, purged, last: newest.or(purged) };
         let environment = environment.clone();
-        Ok(Self { log, environment, marks: Arc::new(Mutex::new(marks)), tail: Arc::default() })
+        let (marks, node) = (Arc::new(Mutex::new(marks)), Weak::new());
+        Ok(Self { log, environment, marks, tail: Arc::default(), node })
+    }
+
+    /// From now on the node is told how long votes take to write.
+    pub(crate) fn belong_to(&mut self, node: &Arc<Inner>) {
+        self.node = Arc::downgrade(node);
     }
 
     /// Whether nothing was ever written here.
@@ -239,7 +248,13 @@ impl RaftLogStorage<Types> for LogStore {
     async fn save_vote(&mut self, vote: &VoteOf) -> Result<(), io::Error> {
         self.marks.lock().vote = Some(*vote);
         let bytes = codec::encode(&Ballot::from(*vote)).into();
-        durably(|done| self.log.save_vote(bytes, done)).await
+        let start = self.environment.clock.monotonic();
+        durably(|done| self.log.save_vote(bytes, done)).await?;
+        let took = self.environment.clock.monotonic().since(start);
+        if let Some(node) = self.node.upgrade() {
+            standing::note_vote(&node, took);
+        }
+        Ok(())
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {

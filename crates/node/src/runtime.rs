@@ -3,6 +3,11 @@
 //!
 //! openraft asks for chance in a place without arguments, so it is kept by thread: each node seeds
 //! the thread that it starts on, which is its own. Nodes that share one thread share its chance.
+//!
+//! And but for one limit: openraft waits for a vote no longer than a follower waits for its leader,
+//! whatever the disk takes that the vote is written to. Here it waits for [`VOTE_WAIT`]; how long
+//! it waits for the answer to a pre-vote, which isn't written, the transport knows. Nothing else
+//! in it uses that call, but for one wait at its end.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -13,6 +18,8 @@ use openraft::impls::TokioRuntime;
 use openraft_rt::AsyncRuntime;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
+
+use crate::standing::VOTE_WAIT;
 
 thread_local! {
     static SEED: Cell<u64> = const { Cell::new(0) };
@@ -68,7 +75,7 @@ impl AsyncRuntime for Runtime {
         duration: Duration,
         future: F,
     ) -> Self::Timeout<R, F> {
-        TokioRuntime::timeout(duration, future)
+        TokioRuntime::timeout(duration.max(VOTE_WAIT), future)
     }
 
     fn timeout_at<R, F: Future<Output = R> + OptionalSend>(

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use lockkeeper_core::{ClusterId, Command};
 use openraft::impls::BasicNode;
@@ -30,7 +31,7 @@ use crate::space::Space;
 use crate::{
     DirectoryGuard, Environment, Fault, Member, Monotonic, NodeConfig, NodeId, Start, StartError,
     Timers, TransportListener, deadlines, ensemble, forward, living, membership, reads, runtime,
-    serving, watchdog,
+    serving, standing, watchdog,
 };
 
 /// Entries before a snapshot that are kept for peers that are a little behind: at 64 KiB each, a
@@ -170,6 +171,7 @@ fn open(
         is_stopping: AtomicBool::new(false),
         leader_changes: AtomicU64::new(0),
         quiet_until: OnceLock::new(),
+        rests_until: Mutex::new(Monotonic(0)),
         changing: Arc::default(),
         receiving: tokio::sync::Mutex::new(()),
         raft: OnceLock::new(),
@@ -181,8 +183,13 @@ fn open(
 }
 
 /// Starts openraft on what was opened, and brings a new cluster into being.
-async fn run_raft(inner: &Arc<Inner>, store: LogStore, is_fresh: bool) -> Result<(), StartError> {
+async fn run_raft(
+    inner: &Arc<Inner>,
+    mut store: LogStore,
+    is_fresh: bool,
+) -> Result<(), StartError> {
     let network = Network { inner: Arc::clone(inner) };
+    store.belong_to(inner);
     let applier = Applier::new(Arc::clone(inner));
     let raft_config = raft_config(&inner.config.timers)?;
     runtime::seed(inner.environment.random.next_u64());
@@ -211,21 +218,12 @@ async fn run_raft(inner: &Arc<Inner>, store: LogStore, is_fresh: bool) -> Result
         let elected = raft.trigger().elect(false).await;
         elected.map_err(|fatal| Fault::Internal(fatal.to_string()))?;
     }
-    if remembers_nothing {
-        raft.runtime_config().elect(true);
-    } else {
-        let standing = Arc::clone(inner);
-        inner.spawn(async move {
-            sleep(quiet).await;
-            standing.raft().runtime_config().elect(true);
-        });
-    }
+    standing::begin(inner, if remembers_nothing { Duration::ZERO } else { quiet });
     Ok(())
 }
 
 fn raft_config(timers: &Timers) -> Result<Config, StartError> {
-    let ms =
-        |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let config = Config {
         cluster_name: "lockkeeper".to_owned(),
         heartbeat_interval: ms(timers.heartbeat),

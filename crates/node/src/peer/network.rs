@@ -30,6 +30,7 @@ use crate::codec::{self, Appended};
 use crate::inner::Inner;
 use crate::raft::{SnapshotOf, Types, VoteOf};
 use crate::snapshot::SnapshotFile;
+use crate::standing::VOTE_WAIT;
 use crate::{Monotonic, NodeId, address};
 
 /// Append messages on their way to one peer.
@@ -168,7 +169,7 @@ impl Peer {
         }
     }
 
-    /// Calls the peer, for as long as openraft wants to wait.
+    /// Calls the peer, for as long as `option` says.
     async fn ask(
         &mut self,
         option: &RPCOption,
@@ -266,9 +267,9 @@ impl RaftNetworkV2<Types> for Peer {
     async fn vote(
         &mut self,
         request: VoteRequest<Types>,
-        option: RPCOption,
+        _option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        self.ask_vote(&Call::Vote(request.into()), &option).await
+        self.ask_vote(&Call::Vote(request.into()), &RPCOption::new(VOTE_WAIT)).await
     }
 
     async fn pre_vote(

@@ -4,9 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use lockkeeper_core::{Command, Number, Reply};
-use lockkeeper_node::{DirectoryGuard, Disk, DiskFile, Fault, NodeId, Unavailable};
+use lockkeeper_node::{DirectoryGuard, Disk, DiskFile, Fault, NodeId, Timers, Unavailable};
 use parking_lot::{Condvar, Mutex};
 
 use crate::client::{Client, acquire};
@@ -28,6 +29,8 @@ enum Kind {
     Failing,
     /// No fsync returns.
     Stuck,
+    /// Every fsync takes this long.
+    Slow(Duration),
 }
 
 impl Trouble {
@@ -49,6 +52,11 @@ impl Trouble {
         }
         match *kind {
             Kind::Failing => Err(io::Error::other("the platter has come off")),
+            Kind::Slow(duration) => {
+                drop(kind);
+                std::thread::sleep(duration);
+                Ok(())
+            }
             Kind::None | Kind::Stuck => Ok(()),
         }
     }
@@ -170,6 +178,26 @@ fn a_leader_whose_disk_is_stuck_hands_over_and_then_gives_up() {
     client.take("afterwards");
     // Its log's thread can end now.
     trouble.set(Kind::None);
+}
+
+#[test]
+fn disks_that_are_slower_than_elections_elect_a_leader_nevertheless() {
+    let mut cluster = Cluster::together(3);
+    let (leader, survivors) = (cluster.leader(), cluster.followers());
+    let mut client = Client::open(cluster.node(survivors[0]));
+    let (held, _) = client.take("kept");
+    // Nobody else can stand in for a vote that comes late, and all of them do.
+    let slowness = Timers::RELAXED.election_max;
+    for &id in cluster.nodes.keys() {
+        cluster.network.disk_trouble(id).set(Kind::Slow(slowness));
+    }
+    cluster.kill(leader);
+    let mut next = Client::open(cluster.node(survivors[1]));
+    next.take("afterwards");
+    client.release(held);
+    for &id in &survivors {
+        cluster.network.disk_trouble(id).set(Kind::None);
+    }
 }
 
 #[test]

@@ -44,6 +44,8 @@ struct State {
     failing: Option<(DiskStep, i32)>,
     /// The next steps take at least this long.
     stall: Duration,
+    /// And so long they take even when everything is well.
+    slowness: Duration,
 }
 
 #[derive(Clone)]
@@ -72,6 +74,7 @@ impl Machine {
             room: ROOM_BYTES,
             failing: None,
             stall: Duration::ZERO,
+            slowness: Duration::ZERO,
         };
         Self { state: Arc::new(Mutex::new(state)) }
     }
@@ -98,6 +101,11 @@ impl Machine {
     /// The next write or sync of the log fails with this error.
     pub(crate) fn fail_next(&self, step: DiskStep, error: i32) {
         self.state.lock().failing = Some((step, error));
+    }
+
+    /// It is no better a disk: every step takes this long and more, for good.
+    pub(crate) fn be_slow(&self, slowness: Duration) {
+        self.state.lock().slowness = slowness;
     }
 
     /// Every step takes this long and more, until told otherwise.
@@ -294,7 +302,7 @@ impl Disk for Mounted {
             DiskStep::LogWrite => 0,
             DiskStep::LogSync | DiskStep::Other => state.chance.below(4),
         };
-        Duration::from_millis(usual) + state.stall
+        Duration::from_millis(usual) + state.stall.max(state.slowness)
     }
 }
 

@@ -98,7 +98,7 @@ impl Faults {
         self.ends.insert((at, self.begun), mend);
     }
 
-    fn count(&mut self, kind: &'static str) {
+    pub(super) fn count(&mut self, kind: &'static str) {
         *self.counts.entry(kind).or_default() += 1;
     }
 

@@ -45,6 +45,9 @@ const NODES_MAX: usize = 7;
 /// that those of `seeds.txt` are among them.
 const READER: u64 = 0x7c47;
 
+/// By this, whether all disks of its world are slow.
+const SLOW_DISKS: u64 = 0x510d;
+
 /// How a world is made.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -182,7 +185,14 @@ impl World {
                 ClientMachine { machine, is_zookeeper, only_reads, current: Arc::default() }
             })
             .collect();
-        let faults = Faults::new(chance.fork());
+        let mut faults = Faults::new(chance.fork());
+        let mut slow = Chance::new(seed ^ SLOW_DISKS);
+        if slow.one_in(8) {
+            // A write and a sync of it take longer than a follower may wait for its leader.
+            let slowness = Duration::from_millis(slow.between(30, 150));
+            servers.iter().for_each(|server| server.disk.be_slow(slowness));
+            faults.count("slow-disks");
+        }
         Self {
             now: 0,
             truth,
