@@ -249,6 +249,9 @@ fn raft_config(timers: &Timers) -> Result<Config, StartError> {
     config.validate().map_err(|error| StartError::Config(error.to_string()))
 }
 
+/// After how long what the leader itself wants is proposed again, if it was refused.
+const RETRY: Duration = Duration::from_millis(100);
+
 /// Brings a new cluster into being, if this node is told to. All members say the same first words,
 /// so it does no harm that several say them; but one is given the time to be first, lest they all
 /// stand for election at once.
@@ -301,18 +304,30 @@ async fn greet_reigns(inner: Arc<Inner>) {
     loop {
         inner.reigns.notified().await;
         let Some(term) = inner.deadlines.term() else { continue };
-        let is_founded = inner.replica.lock().state.cluster().is_some();
-        if !is_founded {
-            let random = &inner.environment.random;
-            let high = u128::from(random.next_u64()) << 64;
-            let cluster = ClusterId(high | u128::from(random.next_u64()));
-            let again = Arc::clone(&inner);
-            let refused = move || again.reigns.notify_one();
-            inner.propose_own(term, &[Command::FoundCluster { cluster }], refused).await;
-        }
+        name_cluster(&inner, term).await;
         announce(&inner).await;
         inner.spawn(ensemble::finish(Arc::clone(&inner), term));
     }
+}
+
+/// Gives the cluster its id, if it has none yet. If that is refused, the reign is greeted again a
+/// little later.
+async fn name_cluster(inner: &Arc<Inner>, term: u64) {
+    if inner.replica.lock().state.cluster().is_some() {
+        return;
+    }
+    let random = &inner.environment.random;
+    let high = u128::from(random.next_u64()) << 64;
+    let cluster = ClusterId(high | u128::from(random.next_u64()));
+    let refusing = Arc::clone(inner);
+    let refused = move || {
+        let again = Arc::clone(&refusing);
+        refusing.spawn(async move {
+            sleep(RETRY).await;
+            again.reigns.notify_one();
+        });
+    };
+    inner.propose_own(term, &[Command::FoundCluster { cluster }], refused).await;
 }
 
 /// Tells the members this node's address, if it had none when it began.
