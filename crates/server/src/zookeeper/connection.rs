@@ -56,6 +56,8 @@ where
         let session = handshake::shake(front, outbox, sink, &request).await;
         if let Some(session) = session {
             let requests = Requests::new(front, outbox, sink, session);
+            // A session that was resumed has to be confirmed before its client hears of it.
+            requests.heard();
             read(&mut reader, &mut frames, front, &requests, outbox, session).await;
         }
         outbox.finish();
@@ -347,7 +349,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, DuplexStream, duplex};
     use tokio::sync::Notify;
 
-    use super::super::outbox::{HANDSHAKE, Offer};
+    use super::super::outbox::{HANDSHAKE, OPENING, Offer};
     use super::super::writes::Asked;
     use super::super::{Client, ZooKeeper, ZooKeeperSettings};
     use super::*;
@@ -472,7 +474,7 @@ mod tests {
             let outbox =
                 Outbox::new(&zookeeper.front, ([127, 0, 0, 1], 1).into(), false, Vec::new());
             let (id, password) = (SessionId(2), [1; 16]);
-            let session = Session { id, timeout: TIMEOUT, connection: 0, is_local: false };
+            let session = Session { id, timeout: TIMEOUT, connection: OPENING, is_local: false };
             outbox.begin(Offer { session, password, read_only: None });
             node.query(|state, _| outbox.reply(HANDSHAKE, Ok(&Reply::Done), state, Stamp(0)));
             let unread = Unread::default();

@@ -9,7 +9,7 @@ use lockkeeper_node::Sink;
 use lockkeeper_wire::jute::{ConnectRequest, PASSWORD_BYTES};
 
 use super::Front;
-use super::outbox::{HANDSHAKE, Offer, Outbox, Session};
+use super::outbox::{HANDSHAKE, OPENING, Offer, Outbox, Session};
 
 /// Ids are drawn anew this often if they are taken, which chance alone doesn't bring about.
 const DRAWS_MAX: usize = 3;
@@ -83,7 +83,7 @@ async fn open(
     let host = outbox.address.ip().to_string();
     for _ in 0..DRAWS_MAX {
         let (id, password) = (draw_session(front), draw_password(front));
-        let session = Session { id, timeout, connection: 0, is_local: false };
+        let session = Session { id, timeout, connection: OPENING, is_local: false };
         outbox.begin(Offer { session, password, read_only: request.read_only });
         let owner = OwnerRef { host: &host, program: "zookeeper", ..OwnerRef::default() };
         let (secret, ttl_ms) = (Secret(password), milliseconds(timeout));
@@ -115,7 +115,7 @@ async fn resume(
         return None;
     };
     let id = SessionId(request.session_id.cast_unsigned());
-    // 0 is the connection that opened the session.
+    // Never that of the connection that opened the session.
     let connection = front.random.next_u64() | 1;
     let session = Session { id, timeout, connection, is_local: false };
     outbox.begin(Offer { session, password, read_only });
@@ -159,7 +159,7 @@ fn local(
         return None;
     }
     let (id, password) = (draw_session(front), draw_password(front));
-    let session = Session { id, timeout, connection: 0, is_local: true };
+    let session = Session { id, timeout, connection: OPENING, is_local: true };
     outbox.grant_local(&Offer { session, password, read_only: request.read_only }, zxid);
     Some(session)
 }

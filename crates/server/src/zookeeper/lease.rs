@@ -5,9 +5,11 @@
 //! of the time-out have passed since the session last was confirmed, and if it isn't confirmed any
 //! more, the connection is closed without them. Confirmed it is by a heartbeat that the leader has
 //! heard and a quorum acknowledged, as of the moment when that was asked for. A write that the log
-//! has taken says nothing: it moves no deadline of the leader's. All this by the node's clock,
-//! which goes on while the machine is suspended, as the leader's does: whoever wakes up late has to
-//! ask first.
+//! has taken says nothing: it moves no deadline of the leader's. Nor does a session's coming to
+//! another connection: the leader may have decided on its end before, and only wait for the end to
+//! be taken by the log. So the first words to whoever resumes a session wait for a confirmation,
+//! too. All this by the node's clock, which goes on while the machine is suspended, as the leader's
+//! does: whoever wakes up late has to ask first.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,8 +24,8 @@ const OPEN_MAX: usize = 64;
 
 /// What one connection knows of its session.
 pub(super) struct Lease {
-    /// The session was alive at this moment, or later.
-    confirmed: Monotonic,
+    /// The session was alive at this moment, or later; `None` as long as nobody has said so.
+    confirmed: Option<Monotonic>,
     /// Heartbeats under way since then, oldest first, and when they were asked for.
     open: VecDeque<(u64, Monotonic)>,
     /// The newest of all.
@@ -32,9 +34,14 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// A session that was asked for `asked_at`, and that the log has.
+    /// A new session that was asked for `asked_at`, and that the log has.
     pub(super) fn new(timeout: Duration, asked_at: Monotonic) -> Self {
-        Self { confirmed: asked_at, open: VecDeque::new(), asked: None, timeout }
+        Self { confirmed: Some(asked_at), ..Self::resumed(timeout) }
+    }
+
+    /// A session that was there before this connection.
+    pub(super) fn resumed(timeout: Duration) -> Self {
+        Self { confirmed: None, open: VecDeque::new(), asked: None, timeout }
     }
 
     /// Whether anything may be sent.
@@ -43,14 +50,14 @@ impl Lease {
         if mutated(Mutation::AnswerUnconfirmed) {
             return true;
         }
-        now.since(self.confirmed) < self.timeout * 2 / 3
+        self.confirmed.is_some_and(|confirmed| now.since(confirmed) < self.timeout * 2 / 3)
     }
 
     /// Whether a word of the client is to be sent as a heartbeat that wants a confirmation: a few
     /// in each time-out are enough.
     pub(super) fn wants_beat(&self, now: Monotonic) -> bool {
-        let newest = self.asked.map_or(self.confirmed, |asked| asked.max(self.confirmed));
-        now.since(newest) >= self.patience()
+        let newest = self.asked.max(self.confirmed);
+        newest.is_none_or(|newest| now.since(newest) >= self.patience())
     }
 
     /// Nobody confirms the session any more, although it was asked for in time.
@@ -77,7 +84,7 @@ impl Lease {
         let Some(at) = self.open.iter().position(|(open, _)| *open == id) else { return };
         let asked = self.open.drain(..=at).map(|(_, asked)| asked).next_back();
         if let Some(asked) = asked {
-            self.confirmed = self.confirmed.max(asked);
+            self.confirmed = self.confirmed.max(Some(asked));
         }
     }
 }
@@ -104,6 +111,19 @@ mod tests {
         // What is confirmed twice says nothing new.
         lease.confirm(1);
         assert!(lease.is_current(seconds(start, 5)) && !lease.is_current(seconds(start, 6)));
+    }
+
+    #[test]
+    fn a_resumed_session_is_asked_for_before_anything_is_said_of_it() {
+        let start = Monotonic(1 << 40);
+        let mut lease = Lease::resumed(TIMEOUT);
+        assert!(!lease.is_current(start) && lease.wants_beat(start) && !lease.is_forsaken(start));
+        lease.beat(1, start);
+        assert!(!lease.is_current(start) && !lease.wants_beat(start));
+        let later = seconds(start, 1);
+        assert!(lease.is_forsaken(later), "its end may have been decided on");
+        lease.confirm(1);
+        assert!(lease.is_current(later) && !lease.is_forsaken(later));
     }
 
     #[test]

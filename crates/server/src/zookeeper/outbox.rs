@@ -44,6 +44,9 @@ use crate::unread::Unread;
 /// The id under which a session is opened or resumed; others are those of slots.
 pub(super) const HANDSHAKE: u64 = u64::MAX;
 
+/// The number of the connection that opened its session.
+pub(super) const OPENING: u64 = 0;
+
 /// In the number of a heartbeat: no ping wants an answer to it.
 const SILENT: u64 = 1 << 63;
 
@@ -789,7 +792,11 @@ impl State {
     fn shake(&mut self, reply: &Reply, machine: &StateMachine) {
         match (std::mem::replace(&mut self.handshake, Handshake::None), reply) {
             (Handshake::Proposed(offer, asked_at), Reply::Done) => {
-                self.lease = Some(Lease::new(offer.session.timeout, asked_at));
+                let Session { timeout, connection, .. } = offer.session;
+                let is_new = connection == OPENING;
+                let lease =
+                    if is_new { Lease::new(timeout, asked_at) } else { Lease::resumed(timeout) };
+                self.lease = Some(lease);
                 self.welcome(&offer, machine.revision().0.cast_signed());
             }
             (_, Reply::Refused(refusal)) => self.handshake = Handshake::Refused(refusal.clone()),
