@@ -182,7 +182,11 @@ fn trees_lists_and_counts() {
     zk.create("/a/b", 1);
     zk.create("/a/bc", 1);
     assert_eq!(count(&mut zk, "/a"), 2);
-    let ephemerals = |zk: &mut Zk, prefix| strings(&zk.done(&Request::GetEphemerals(prefix)));
+    let ephemerals = |zk: &mut Zk, prefix| {
+        let mut paths = strings(&zk.done(&Request::GetEphemerals(prefix)));
+        paths.sort_unstable();
+        paths
+    };
     for (prefix, all) in [
         (None, ["/a/b", "/a/bc"].as_slice()),
         (Some("/"), &["/a/b", "/a/bc"]),
