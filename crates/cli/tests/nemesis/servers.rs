@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkeeper::Client;
 use lockkeeper::views;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -27,6 +27,9 @@ const LOCKKEEPER: &str = env!("CARGO_BIN_EXE_lockkeeper");
 
 /// Where Debian puts the library that makes a process' wall clock wrong.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+/// How long strace has for letting go of a process that was killed.
+const TRACER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The founders of a cluster.
 pub(crate) const FOUNDERS: [End; 3] = [1, 2, 3];
@@ -140,7 +143,7 @@ impl Servers {
         server.is_stopped = true;
         if let Some(mut child) = server.child.take() {
             child.kill().expect("it can be killed");
-            child.wait().expect("it ends");
+            wait_for_end(&mut child);
             forget_clock(&child);
         }
     }
@@ -268,6 +271,27 @@ impl Servers {
     fn clock_file(&self) -> PathBuf {
         self.plan.directory.join("clock")
     }
+}
+
+/// Waits until a process that was killed is gone. If strace was just attaching to it, it may hold
+/// one of its threads for ever: then strace is ended, too.
+fn wait_for_end(child: &mut Child) {
+    let begin = Instant::now();
+    while child.try_wait().expect("its status").is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+        if begin.elapsed() > TRACER_TIMEOUT
+            && let Some(tracer) = tracer_of(child.id())
+        {
+            // It may have ended meanwhile.
+            let _ = kill_process(tracer, Signal::KILL);
+        }
+    }
+}
+
+fn tracer_of(pid: u32) -> Option<Pid> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+    Pid::from_raw(line.trim().parse().ok()?)
 }
 
 /// Removes what libfaketime leaves of a process that didn't end by itself.
