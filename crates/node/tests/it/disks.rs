@@ -210,7 +210,7 @@ fn a_node_that_is_alone_waits_for_its_disk() {
     let before = handle.status().fsyncs;
     let asking = std::thread::spawn(move || client.take("patience"));
     // There is nobody to go on without it: neither the one second nor the five end it.
-    std::thread::sleep(std::time::Duration::from_secs(6));
+    std::thread::sleep(Duration::from_secs(6));
     assert!(!asking.is_finished(), "nothing is granted that isn't on the disk");
     assert_eq!(handle.status().fsyncs, before);
     trouble.set(Kind::None);
