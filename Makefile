@@ -94,11 +94,11 @@ $(ZOOKEEPER_SUITES:%=zookeeper-%): zookeeper-%:
 	compat/zookeeper/all.sh $*
 
 ## What an unaffected lock notices of crowds that end and of a flood, five times calm at most (root, for
-## priorities): make overload [RUNS=2] [DATA=DIR] [LOAD="--sessions …"]
+## priorities): make overload [SERVERS=1, with a flood above its capacity] [RUNS=2] [DATA=DIR] [LOAD=…]
 .PHONY: overload
 overload:
 	cargo build --release --locked --package lockkeeper-cli
-	DATA=$(DATA) RUNS=$(or $(RUNS),2) $(if $(LOAD),LOAD="$(LOAD)") bench/overload.sh
+	SERVERS=$(or $(SERVERS),3) DATA=$(DATA) RUNS=$(or $(RUNS),2) $(if $(LOAD),LOAD="$(LOAD)") bench/overload.sh
 
 ## The lock recipe through ZooKeeper's protocol, three durable servers: the real one (75 s of warming
 ## up), then ours. make zookeeper-load SERVER=both LOAD="--workers 64,1024 --runs 3"
