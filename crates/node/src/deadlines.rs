@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::inner::Inner;
+use crate::inner::{Inner, RETRY};
 #[cfg(feature = "mutations")]
 use crate::mutation::{Mutation, mutated};
 use crate::{LeaseMargins, Monotonic};
@@ -406,6 +406,3 @@ async fn propose_endings(inner: &Arc<Inner>, now: Monotonic) {
         inner.propose_own(term, &commands, again).await;
     }
 }
-
-/// After how long a refused ending is proposed again.
-const RETRY: Duration = Duration::from_millis(100);

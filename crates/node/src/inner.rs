@@ -37,6 +37,9 @@ use crate::snapshot::{SnapshotFile, SnapshotStore};
 use crate::space::Space;
 use crate::{DirectoryGuard, Environment, Fault, Monotonic, NodeConfig, NodeId, Unavailable};
 
+/// After how long what the leader itself wants is proposed again, if it was refused.
+pub(crate) const RETRY: Duration = Duration::from_millis(100);
+
 /// One node's insides.
 pub(crate) struct Inner {
     pub(crate) config: NodeConfig,

@@ -18,7 +18,7 @@ use crate::batcher::Batcher;
 use crate::deadlines::Deadlines;
 use crate::forward::{Gate, Link};
 use crate::identity::Identity;
-use crate::inner::{Inner, Route, Snapshots};
+use crate::inner::{Inner, RETRY, Route, Snapshots};
 use crate::living::Living;
 use crate::log::{Log, LogOptions};
 use crate::log_store::LogStore;
@@ -248,9 +248,6 @@ fn raft_config(timers: &Timers) -> Result<Config, StartError> {
     };
     config.validate().map_err(|error| StartError::Config(error.to_string()))
 }
-
-/// After how long what the leader itself wants is proposed again, if it was refused.
-const RETRY: Duration = Duration::from_millis(100);
 
 /// Brings a new cluster into being, if this node is told to. All members say the same first words,
 /// so it does no harm that several say them; but one is given the time to be first, lest they all
