@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use super::handshake::{self, Purpose};
 use super::message::{Call, CallAnswer};
 use super::network::{APPEND, CALL, WINDOW};
 use super::snapshots;
-use crate::codec::{self, Appended};
+use crate::codec::{self, Appended, AppendedOnce};
 use crate::inner::Inner;
 use crate::raft::Types;
 use crate::{NodeId, PeerStream, TransportListener, forward};
@@ -143,7 +144,7 @@ async fn acknowledge(
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<bool> {
     let mut out = Vec::new();
-    let mut ready = std::pin::pin!(answers.ready_chunks(WINDOW));
+    let mut ready = pin!(answers.ready_chunks(WINDOW));
     while let Some(answers) = ready.next().await {
         out.clear();
         let mut goes_on = true;
@@ -203,22 +204,20 @@ async fn answer_call(inner: &Inner, frame: &Bytes) -> io::Result<([u8; 8], CallA
     let unreadable = || invalid("a call can't be read");
     let (&number, rest) = frame.split_first_chunk().ok_or_else(unreadable)?;
     let (&kind, rest) = rest.split_first().ok_or_else(unreadable)?;
-    let stopped = |_| io::Error::other("this node has stopped");
     let answer = match kind {
         APPEND => {
             let request = codec::decode_append(&frame.slice_ref(rest)).ok_or_else(unreadable)?;
-            let response = inner.raft().append_entries(request).await;
-            CallAnswer::Appended(response.map_err(|_| io::Error::other("stopped"))?.into())
+            CallAnswer::Appended(answer_beat(inner, request).await?)
         }
         CALL => match codec::decode(rest).ok_or_else(unreadable)? {
             Call::Vote(_) | Call::PreVote(_) if is_silent(inner) => CallAnswer::Silent,
             Call::Vote(asked) => {
                 let response = inner.raft().vote(asked.into()).await;
-                CallAnswer::Voted(response.map_err(|_| io::Error::other("stopped"))?.into())
+                CallAnswer::Voted(response.map_err(stopped)?.into())
             }
             Call::PreVote(asked) => {
                 let response = inner.raft().pre_vote(asked.into()).await;
-                CallAnswer::Voted(response.map_err(|_| io::Error::other("stopped"))?.into())
+                CallAnswer::Voted(response.map_err(stopped)?.into())
             }
             Call::TransferLeader(transfer) => {
                 let heard = inner.raft().handle_transfer_leader(transfer.into()).await;
@@ -228,6 +227,37 @@ async fn answer_call(inner: &Inner, frame: &Bytes) -> io::Result<([u8; 8], CallA
         _ => return Err(unreadable()),
     };
     Ok((number, answer))
+}
+
+/// Answers an append that came as a call: a heartbeat.
+///
+/// openraft answers once all that it took before is on the disk, and its leader waits for that no
+/// longer than until the next heartbeat is due. But who only asks whether he is followed doesn't
+/// ask for a disk: what this node has promised to him, it has promised when it takes the heartbeat,
+/// and without a word of what the log has. So whoever follows says so at once; then a leader whose
+/// followers' disks are slow can confirm sessions and serve reads as fast as ever. A heartbeat that
+/// is refused, openraft answers first.
+async fn answer_beat(
+    inner: &Inner,
+    request: AppendEntriesRequest<Types>,
+) -> io::Result<AppendedOnce> {
+    let raft = inner.raft();
+    let (leader, is_beat) = (request.vote, request.entries.is_empty());
+    let mut appending = pin!(raft.append_entries(request));
+    // openraft takes one thing after the other, so this sees what has become of the heartbeat.
+    let following = raft.with_raft_state(move |state| *state.vote_ref() == leader);
+    tokio::select! {
+        biased;
+        answered = &mut appending => return Ok(answered.map_err(stopped)?.into()),
+        follows = following, if is_beat => if follows.map_err(stopped)? {
+            return Ok(AppendedOnce::Partial(None));
+        }
+    }
+    Ok(appending.await.map_err(stopped)?.into())
+}
+
+fn stopped<E>(_: E) -> io::Error {
+    io::Error::other("this node has stopped")
 }
 
 /// Whether this node has started so lately that a leader may still count on a promise that its

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::{Command, Number, Reply};
@@ -18,6 +18,8 @@ use crate::cluster::{Cluster, eventually};
 pub(crate) struct Trouble {
     kind: Mutex<Kind>,
     changed: Condvar,
+    /// How many fsyncs don't return just now.
+    stuck: AtomicUsize,
     is_full: AtomicBool,
 }
 
@@ -47,9 +49,11 @@ impl Trouble {
     /// Where every fsync goes through.
     fn sync(&self) -> io::Result<()> {
         let mut kind = self.kind.lock();
+        self.stuck.fetch_add(1, Ordering::Relaxed);
         while *kind == Kind::Stuck {
             self.changed.wait(&mut kind);
         }
+        self.stuck.fetch_sub(1, Ordering::Relaxed);
         match *kind {
             Kind::Failing => Err(io::Error::other("the platter has come off")),
             Kind::Slow(duration) => {
@@ -198,6 +202,30 @@ fn disks_that_are_slower_than_elections_elect_a_leader_nevertheless() {
     for &id in &survivors {
         cluster.network.disk_trouble(id).set(Kind::None);
     }
+}
+
+#[test]
+fn followers_whose_disks_stand_still_say_nevertheless_whom_they_follow() {
+    let cluster = Cluster::together(3);
+    let (leader, followers) = (cluster.leader(), cluster.followers());
+    let mut client = Client::open(cluster.node(leader));
+    let sessions = Client::open(cluster.node(followers[0]));
+    let troubles = followers.iter().map(|&id| cluster.network.disk_trouble(id));
+    let troubles: Vec<_> = troubles.collect();
+    troubles.iter().for_each(|trouble| trouble.set(Kind::Stuck));
+    let asking = std::thread::spawn(move || client.take("on two disks"));
+    eventually("the followers write it down", || {
+        troubles.iter().all(|trouble| trouble.stuck.load(Ordering::Relaxed) > 0)
+    });
+
+    let read = cluster.nodes[&leader].run(async |node| node.read_index().await);
+    assert!(read.is_ok(), "{read:?}");
+    sessions.beat_until_confirmed();
+    assert!(!asking.is_finished(), "nothing is granted that a majority doesn't have");
+    assert!(cluster.node(leader).status().is_ready);
+
+    troubles.iter().for_each(|trouble| trouble.set(Kind::None));
+    asking.join().expect("the lock is granted once the disks are back");
 }
 
 #[test]
