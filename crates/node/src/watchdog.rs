@@ -19,8 +19,12 @@ const LATE: Duration = Duration::from_secs(1);
 /// Between two questions for the free space.
 const LOOK_AT_SPACE: Duration = Duration::from_secs(2);
 
-/// After an fsync has taken this long, another node should lead.
+/// After an fsync has taken this long, another node should lead, if the others' disks are faster.
 const SLOW_SYNC: Duration = Duration::from_secs(1);
+
+/// For so long they have to have been ahead then. Where all disks are slow, one is ahead of the
+/// other by turns, and a change of leaders costs several syncs.
+const AHEAD: Duration = Duration::from_millis(500);
 
 /// After an fsync has taken this long, the others are better off without this node.
 const STUCK_SYNC: Duration = Duration::from_secs(5);
@@ -29,6 +33,7 @@ const STUCK_SYNC: Duration = Duration::from_secs(5);
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut last = inner.now();
     let mut awake_since = last;
+    let mut outpaced_since = None;
     loop {
         sleep(LOOK).await;
         let now = inner.now();
@@ -37,7 +42,9 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             awake_since = now;
         }
         last = now;
-        look_at_disk(&inner, now.since(awake_since));
+        outpaced_since = is_outpaced(&inner).then(|| outpaced_since.unwrap_or(now));
+        let ahead = outpaced_since.map_or(Duration::ZERO, |since| now.since(since));
+        look_at_disk(&inner, now.since(awake_since), ahead);
         look_at_requests(&inner);
     }
 }
@@ -51,10 +58,20 @@ pub(crate) async fn watch_space(inner: Arc<Inner>) {
     }
 }
 
+/// As the leader: whether the others' disks, a majority, have more than this one's.
+fn is_outpaced(inner: &Inner) -> bool {
+    let metrics = inner.raft().metrics();
+    let metrics = metrics.borrow_watched();
+    let Some(written) = &metrics.replication else { return false };
+    let own = written.get(&inner.config.id).and_then(Option::as_ref);
+    own.map(|id| id.index) < metrics.cluster_committed.map(|id| id.index)
+}
+
 /// Heartbeats don't wait for the disk, so a leader whose disk is stuck would go on leading, and
-/// nothing would be committed. `awake` is for how long this process has been seen to run without a
-/// pause: a sync can't have been waited for longer.
-fn look_at_disk(inner: &Arc<Inner>, awake: Duration) {
+/// would itself never have what is committed. `awake` is for how long this process has been seen to
+/// run without a pause: a sync can't have been waited for longer. `ahead` is for how long the
+/// others have had more on their disks.
+fn look_at_disk(inner: &Arc<Inner>, awake: Duration, ahead: Duration) {
     let fatal = inner.raft().metrics().borrow_watched().running_state.clone().err();
     if let Some(fatal) = fatal {
         inner.fail_raft(&fatal);
@@ -71,7 +88,7 @@ fn look_at_disk(inner: &Arc<Inner>, awake: Duration) {
     }
     if age > STUCK_SYNC {
         inner.fail(Fault::StuckDisk { seconds: age.as_secs() });
-    } else if inner.leading().is_some() {
+    } else if ahead >= AHEAD && inner.leading().is_some() {
         tracing::warn!(seconds = age.as_secs(), "an fsync is slow: handing leadership over");
         let handing = Arc::clone(inner);
         inner.spawn(async move {

@@ -205,6 +205,25 @@ fn disks_that_are_slower_than_elections_elect_a_leader_nevertheless() {
 }
 
 #[test]
+fn a_leader_goes_on_where_the_others_disks_are_as_slow() {
+    let cluster = Cluster::together(3);
+    let reign = cluster.reign();
+    let mut client = Client::open(cluster.node(reign.0));
+    let slow = |slowness| {
+        for &id in cluster.nodes.keys() {
+            cluster.network.disk_trouble(id).set(slowness);
+        }
+    };
+    // Longer than what makes a leader with better ones around it hand over.
+    slow(Kind::Slow(Duration::from_millis(1_300)));
+    for lock in ["a", "b", "c"] {
+        client.take(lock);
+    }
+    assert_eq!(cluster.reign(), reign);
+    slow(Kind::None);
+}
+
+#[test]
 fn followers_whose_disks_stand_still_say_nevertheless_whom_they_follow() {
     let cluster = Cluster::together(3);
     let (leader, followers) = (cluster.leader(), cluster.followers());
