@@ -239,9 +239,14 @@ impl Inner {
     /// openraft has stopped: because this node is stopping, or because of a fault.
     pub(crate) fn fail_raft(&self, fatal: &openraft::errors::Fatal<Types>) {
         if !self.is_stopping.load(Ordering::Relaxed) {
-            let of_log = self.log.stats().fault;
-            self.fail(of_log.unwrap_or_else(|| Fault::Internal(fatal.to_string())));
+            self.fail(self.cause(|| Fault::Internal(fatal.to_string())));
         }
+    }
+
+    /// Why openraft has ended: what this node or its log knows itself is said before `otherwise`.
+    pub(crate) fn cause(&self, otherwise: impl FnOnce() -> Fault) -> Fault {
+        let own = self.fault.borrow().clone();
+        own.or_else(|| self.log.stats().fault).unwrap_or_else(otherwise)
     }
 
     /// Tells everybody in `asks` why they get no answer.

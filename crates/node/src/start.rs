@@ -195,9 +195,8 @@ async fn run_raft(
     runtime::seed(inner.environment.random.next_u64());
     let raft = Raft::build(inner.config.id, Arc::new(raft_config), network, store, applier).await;
     let raft = raft.map_err(|fatal| {
-        let fault = inner.fault.borrow().clone();
         let detail = fatal.to_string();
-        fault.unwrap_or_else(|| Fault::Corrupted { what: "the log".to_owned(), detail })
+        inner.cause(|| Fault::Corrupted { what: "the log".to_owned(), detail })
     })?;
     let _ = inner.raft.set(raft);
     let raft = inner.raft();
@@ -206,7 +205,8 @@ async fn run_raft(
     let is_alone = raft.with_raft_state(move |state| {
         state.membership_state.effective().membership().voter_ids().eq([id])
     });
-    let is_alone = is_alone.await.map_err(|fatal| Fault::Internal(fatal.to_string()))?;
+    let ended = |why: String| inner.cause(|| Fault::Internal(why));
+    let is_alone = is_alone.await.map_err(|fatal| ended(fatal.to_string()))?;
     let quiet = inner.config.timers.election_max;
     let remembers_nothing = is_fresh || is_alone;
     let quiet_until = if remembers_nothing { Monotonic(0) } else { inner.now().plus(quiet) };
@@ -216,7 +216,7 @@ async fn run_raft(
     } else if is_alone {
         raft.runtime_config().elect(true);
         let elected = raft.trigger().elect(false).await;
-        elected.map_err(|fatal| Fault::Internal(fatal.to_string()))?;
+        elected.map_err(|fatal| ended(fatal.to_string()))?;
     }
     standing::begin(inner, if remembers_nothing { Duration::ZERO } else { quiet });
     Ok(())

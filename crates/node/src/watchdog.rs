@@ -98,10 +98,18 @@ fn look_at_disk(inner: &Arc<Inner>, awake: Duration, ahead: Duration) {
     }
 }
 
-/// Nobody waits for ever: not for a leader, and not for an outcome that may never be known.
+/// Nobody waits for ever: not for a leader, and not for an outcome that may never be known. While a
+/// majority answers there is no more to it than slow disks, and what is on its way comes.
 fn look_at_requests(inner: &Inner) {
-    let (unproposed, unknown) = inner.batcher.give_up(inner.now(), inner.patience());
-    inner.answer_all(&unproposed, &inner.no_quorum());
+    let is_served = inner.is_served();
+    let patience = inner.patience();
+    let patience = if is_served { patience.max(STUCK_SYNC) } else { patience };
+    let (unproposed, unknown) = inner.batcher.give_up(inner.now(), patience);
+    let why = match is_served {
+        true => Unavailable::Overloaded { queued_bytes: inner.batcher.queued_bytes() },
+        false => inner.no_quorum(),
+    };
+    inner.answer_all(&unproposed, &why);
     inner.answer_all(&unknown, &Unavailable::Unknown);
 }
 

@@ -4,10 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkeeper_core::{Command, Number, Reply};
-use lockkeeper_node::{DirectoryGuard, Disk, DiskFile, Fault, NodeId, Timers, Unavailable};
+use lockkeeper_node::{
+    DirectoryGuard, Disk, DiskFile, Fault, NodeId, StartError, Timers, Unavailable,
+};
 use parking_lot::{Condvar, Mutex};
 
 use crate::client::{Client, acquire};
@@ -29,6 +31,8 @@ enum Kind {
     None,
     /// Every fsync fails.
     Failing,
+    /// Every fsync but for the next few.
+    FailingAfter(u32),
     /// No fsync returns.
     Stuck,
     /// Every fsync takes this long.
@@ -54,9 +58,15 @@ impl Trouble {
             self.changed.wait(&mut kind);
         }
         self.stuck.fetch_sub(1, Ordering::Relaxed);
-        match *kind {
-            Kind::Failing => Err(io::Error::other("the platter has come off")),
-            Kind::Slow(duration) => {
+        match &mut *kind {
+            Kind::FailingAfter(left) if *left > 0 => {
+                *left -= 1;
+                Ok(())
+            }
+            Kind::Failing | Kind::FailingAfter(_) => {
+                Err(io::Error::other("the platter has come off"))
+            }
+            &mut Kind::Slow(duration) => {
                 drop(kind);
                 std::thread::sleep(duration);
                 Ok(())
@@ -224,6 +234,26 @@ fn a_leader_goes_on_where_the_others_disks_are_as_slow() {
 }
 
 #[test]
+fn an_outcome_that_is_slow_is_waited_for_as_long_as_a_majority_answers() {
+    let cluster = Cluster::together(3);
+    let mut client = Client::open(cluster.node(cluster.leader()));
+    // Longer than anybody waits for a leader, and not so long that the disk passes for stuck.
+    let slowness = 5 * Timers::RELAXED.election_max + Duration::from_millis(600);
+    let followers = cluster.followers().into_iter();
+    let troubles: Vec<_> = followers.map(|id| cluster.network.disk_trouble(id)).collect();
+    troubles.iter().for_each(|trouble| trouble.set(Kind::Slow(slowness)));
+    // Where the machine stands still it may look as if nobody answered.
+    eventually("a slow outcome", || {
+        let (session, floor, number) = (client.session, Number(1), Number(client.next_number()));
+        let request = acquire("slow");
+        let began = Instant::now();
+        let reply = client.try_ask(&Command::Request { session, number, floor, request });
+        reply.is_ok() && began.elapsed() >= slowness
+    });
+    troubles.iter().for_each(|trouble| trouble.set(Kind::None));
+}
+
+#[test]
 fn followers_whose_disks_stand_still_say_nevertheless_whom_they_follow() {
     let cluster = Cluster::together(3);
     let (leader, followers) = (cluster.leader(), cluster.followers());
@@ -245,6 +275,36 @@ fn followers_whose_disks_stand_still_say_nevertheless_whom_they_follow() {
 
     troubles.iter().for_each(|trouble| trouble.set(Kind::None));
     asking.join().expect("the lock is granted once the disks are back");
+}
+
+#[test]
+fn a_disk_that_fails_while_the_node_starts_is_not_taken_for_damage() {
+    let mut cluster = Cluster::single();
+    let mut client = Client::open(cluster.node(1));
+    for lock in ["a", "b", "c"] {
+        client.take(lock);
+    }
+    client.leave();
+    let trouble = cluster.network.disk_trouble(1);
+    let mut failures = 0;
+    cluster.kill(1);
+    for works in 0.. {
+        trouble.set(Kind::FailingAfter(works));
+        match cluster.try_start(cluster.config(1)) {
+            // What comes later it says as any running node does.
+            Ok(_) => break,
+            Err(StartError::Io(said) | StartError::Fault(Fault::Disk(said))) => {
+                assert!(said.contains("the platter has come off"), "{said}");
+                failures += 1;
+            }
+            Err(other) => panic!("after {works} fsyncs: {other}"),
+        }
+    }
+    assert!(failures > 0, "it starts without an fsync");
+    trouble.set(Kind::None);
+    cluster.start(1);
+    client.go_to(cluster.node(1));
+    client.take("d");
 }
 
 #[test]

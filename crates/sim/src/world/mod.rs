@@ -188,8 +188,9 @@ impl World {
         let mut faults = Faults::new(chance.fork());
         let mut slow = Chance::new(seed ^ SLOW_DISKS);
         if slow.one_in(8) {
-            // A write and a sync of it take longer than a follower may wait for its leader.
-            let slowness = Duration::from_millis(slow.between(30, 150));
+            // A write and a sync of it take longer than a follower may wait for its leader, and at
+            // times longer than a second.
+            let slowness = Duration::from_millis(slow.between(30, 150) * slow.pick(&[1, 4, 1]));
             servers.iter().for_each(|server| server.disk.be_slow(slowness));
             faults.count("slow-disks");
         }
