@@ -7,7 +7,7 @@ use std::time::Duration;
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
-use crate::inner::Inner;
+use crate::inner::{Inner, Route};
 use crate::{Fault, Unavailable, membership, space};
 
 /// Between two looks.
@@ -99,14 +99,16 @@ fn look_at_disk(inner: &Arc<Inner>, awake: Duration, ahead: Duration) {
 }
 
 /// Nobody waits for ever: not for a leader, and not for an outcome that may never be known. While a
-/// majority answers there is no more to it than slow disks, and what is on its way comes.
+/// majority serves this node, and commands reach the leader, there is no more to it than slow
+/// disks, and what is on its way comes.
 fn look_at_requests(inner: &Inner) {
-    let is_served = inner.is_served();
+    let is_slow = inner.is_served() && *inner.route.borrow() != Route::Nowhere;
     let patience = inner.patience();
-    let patience = if is_served { patience.max(STUCK_SYNC) } else { patience };
+    let patience = if is_slow { patience.max(STUCK_SYNC) } else { patience };
+    let queued_bytes = inner.batcher.queued_bytes();
     let (unproposed, unknown) = inner.batcher.give_up(inner.now(), patience);
-    let why = match is_served {
-        true => Unavailable::Overloaded { queued_bytes: inner.batcher.queued_bytes() },
+    let why = match is_slow {
+        true => Unavailable::Overloaded { queued_bytes },
         false => inner.no_quorum(),
     };
     inner.answer_all(&unproposed, &why);

@@ -235,6 +235,8 @@ pub(crate) fn free_address() -> String {
 #[derive(Default)]
 pub(crate) struct Network {
     cuts: Mutex<BTreeMap<NodeId, watch::Sender<Cut>>>,
+    /// The same for the connections alone that a node began itself.
+    outward: Mutex<BTreeMap<NodeId, watch::Sender<Cut>>>,
     homes: Mutex<BTreeMap<String, NodeId>>,
     disks: Mutex<BTreeMap<NodeId, Arc<Trouble>>>,
 }
@@ -267,6 +269,11 @@ impl Network {
     /// Breaks a node's connections, and refuses new ones.
     pub(crate) fn sever(&self, id: NodeId) {
         self.cut(id, Cut::Severed);
+    }
+
+    /// Breaks the connections that a node began, and lets it begin none; others reach it.
+    pub(crate) fn keep_in(&self, id: NodeId) {
+        self.outward.lock().entry(id).or_default().send_replace(Cut::Severed);
     }
 
     pub(crate) fn heal(&self) {
@@ -302,7 +309,8 @@ impl Transport for Wire {
         Box::pin(async move {
             let target = self.network.homes.lock().get(address).copied();
             let switches = [Some(self.id), target].into_iter().flatten();
-            let switches: Vec<_> = switches.map(|id| self.network.switch(id)).collect();
+            let mut switches: Vec<_> = switches.map(|id| self.network.switch(id)).collect();
+            switches.push(self.network.outward.lock().entry(self.id).or_default().subscribe());
             for mut cut in switches.clone() {
                 if is_severed(&mut cut).await {
                     return Err(std::io::ErrorKind::ConnectionRefused.into());

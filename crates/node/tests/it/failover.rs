@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::{Command, Number, Reply, Request, Token};
-use lockkeeper_node::NodeHandle;
+use lockkeeper_node::{NodeHandle, Unavailable};
 
 use crate::client::{Client, acquire};
 use crate::cluster::{Cluster, eventually};
@@ -203,6 +203,30 @@ fn a_minority_of_one_says_that_there_is_no_quorum() {
     assert!(!status.is_ready && status.voters_reached == 1, "{status:?}");
     let read = cluster.nodes[&leader].run(async |node| node.read_index().await);
     assert!(read.is_err(), "a minority can't read");
+}
+
+#[test]
+fn a_follower_that_reaches_no_leader_says_so_although_it_hears_one() {
+    let cluster = Cluster::together(3);
+    let follower = cluster.followers()[0];
+    let mut client = Client::open(cluster.node(follower));
+    cluster.network.keep_in(follower);
+    // What left before may still be done.
+    eventually("nothing is proposed", || {
+        let (session, floor, number) = (client.session, Number(1), Number(client.next_number()));
+        let request = acquire("out of reach");
+        let answer = client.try_ask(&Command::Request { session, number, floor, request });
+        match answer {
+            Ok(_) => false,
+            Err(why) => {
+                assert!(
+                    matches!(why, Unavailable::NoQuorum { .. } | Unavailable::Unknown),
+                    "{why}"
+                );
+                why != Unavailable::Unknown
+            }
+        }
+    });
 }
 
 #[test]
