@@ -8,7 +8,7 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
 use crate::inner::{Inner, Route};
-use crate::{Fault, Unavailable, membership, space};
+use crate::{Fault, Monotonic, Unavailable, membership, space};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(250);
@@ -29,32 +29,74 @@ const AHEAD: Duration = Duration::from_millis(500);
 /// After an fsync has taken this long, the others are better off without this node.
 const STUCK_SYNC: Duration = Duration::from_secs(5);
 
+/// Between two warnings of a slow disk.
+const WARN_AGAIN: Duration = Duration::from_secs(10);
+
 /// Looks around, for as long as the node lives.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut last = inner.now();
-    let mut awake_since = last;
-    let mut outpaced_since = None;
+    let now = inner.now();
+    let mut watch = Watch { last: now, awake_since: now, outpaced_since: None, warned_at: None };
     loop {
         sleep(LOOK).await;
-        let now = inner.now();
-        if now.since(last) > LATE {
-            // The log's thread stood still, too: that is not the disk's fault.
-            awake_since = now;
-        }
-        last = now;
-        outpaced_since = is_outpaced(&inner).then(|| outpaced_since.unwrap_or(now));
-        let ahead = outpaced_since.map_or(Duration::ZERO, |since| now.since(since));
-        look_at_disk(&inner, now.since(awake_since), ahead);
-        look_at_requests(&inner);
+        watch.look(&inner);
     }
 }
 
-/// Looks at the free space, for as long as the node lives. Apart from the other looks: a disk that
-/// is stuck may not answer this question either.
-pub(crate) async fn watch_space(inner: Arc<Inner>) {
-    loop {
-        sleep(LOOK_AT_SPACE).await;
-        look_at_space(&inner).await;
+/// What a look knows from those before.
+struct Watch {
+    last: Monotonic,
+    /// Since then this process has been seen to run without a pause.
+    awake_since: Monotonic,
+    /// Since then the others' disks have been ahead of a leader's own.
+    outpaced_since: Option<Monotonic>,
+    /// When the disk was last said to be slow.
+    warned_at: Option<Monotonic>,
+}
+
+impl Watch {
+    fn look(&mut self, inner: &Arc<Inner>) {
+        let now = inner.now();
+        if now.since(self.last) > LATE {
+            // The log's thread stood still, too: that is not the disk's fault.
+            self.awake_since = now;
+        }
+        self.last = now;
+        self.outpaced_since = is_outpaced(inner).then(|| self.outpaced_since.unwrap_or(now));
+        self.look_at_disk(inner);
+        look_at_requests(inner);
+    }
+
+    /// Heartbeats don't wait for the disk, so a leader whose disk is stuck would go on leading, and
+    /// would itself never have what is committed.
+    fn look_at_disk(&mut self, inner: &Arc<Inner>) {
+        let fatal = inner.raft().metrics().borrow_watched().running_state.clone().err();
+        if let Some(fatal) = fatal {
+            inner.fail_raft(&fatal);
+        }
+        let stats = inner.log.stats();
+        if let Some(fault) = stats.fault {
+            inner.fail(fault);
+        }
+        let Some(age) = stats.sync_age else { return };
+        // It can't have been waited for while the process stood still.
+        let age = age.min(self.last.since(self.awake_since));
+        if age <= SLOW_SYNC {
+            return;
+        }
+        let ahead = self.outpaced_since.map_or(Duration::ZERO, |since| self.last.since(since));
+        if age > STUCK_SYNC && !inner.is_single_voter() {
+            inner.fail(Fault::StuckDisk { seconds: age.as_secs() });
+        } else if ahead >= AHEAD && inner.leading().is_some() && !inner.is_single_voter() {
+            tracing::warn!(seconds = age.as_secs(), "an fsync is slow: handing leadership over");
+            let handing = Arc::clone(inner);
+            inner.spawn(async move {
+                // If nobody can take over now, the next look tries again.
+                let _ = membership::change(&handing, membership::hand_over(&handing, None)).await;
+            });
+        } else if self.warned_at.is_none_or(|at| self.last.since(at) >= WARN_AGAIN) {
+            self.warned_at = Some(self.last);
+            tracing::warn!(seconds = age.as_secs(), "an fsync is slow: what is asked waits for it");
+        }
     }
 }
 
@@ -67,34 +109,12 @@ fn is_outpaced(inner: &Inner) -> bool {
     own.map(|id| id.index) < metrics.cluster_committed.map(|id| id.index)
 }
 
-/// Heartbeats don't wait for the disk, so a leader whose disk is stuck would go on leading, and
-/// would itself never have what is committed. `awake` is for how long this process has been seen to
-/// run without a pause: a sync can't have been waited for longer. `ahead` is for how long the
-/// others have had more on their disks.
-fn look_at_disk(inner: &Arc<Inner>, awake: Duration, ahead: Duration) {
-    let fatal = inner.raft().metrics().borrow_watched().running_state.clone().err();
-    if let Some(fatal) = fatal {
-        inner.fail_raft(&fatal);
-    }
-    let stats = inner.log.stats();
-    if let Some(fault) = stats.fault {
-        inner.fail(fault);
-    }
-    let age = stats.sync_age.map(|age| age.min(awake));
-    let Some(age) = age.filter(|age| *age > SLOW_SYNC) else { return };
-    if inner.is_single_voter() {
-        // There is nobody to go on without it.
-        return;
-    }
-    if age > STUCK_SYNC {
-        inner.fail(Fault::StuckDisk { seconds: age.as_secs() });
-    } else if ahead >= AHEAD && inner.leading().is_some() {
-        tracing::warn!(seconds = age.as_secs(), "an fsync is slow: handing leadership over");
-        let handing = Arc::clone(inner);
-        inner.spawn(async move {
-            // If nobody can take over now, the next look tries again.
-            let _ = membership::change(&handing, membership::hand_over(&handing, None)).await;
-        });
+/// Looks at the free space, for as long as the node lives. Apart from the other looks: a disk that
+/// is stuck may not answer this question either.
+pub(crate) async fn watch_space(inner: Arc<Inner>) {
+    loop {
+        sleep(LOOK_AT_SPACE).await;
+        look_at_space(&inner).await;
     }
 }
 

@@ -191,7 +191,7 @@ fn a_minority_of_one_says_that_there_is_no_quorum() {
         let command =
             Command::Request { session, number, floor: Number(1), request: request.clone() };
         match client.try_ask(&command) {
-            Err(lockkeeper_node::Unavailable::NoQuorum { reached, of }) => {
+            Err(Unavailable::NoQuorum { reached, of }) => {
                 assert_eq!((reached, of), (1, 3));
                 true
             }
