@@ -130,9 +130,11 @@ impl Reign {
         self.looks.push(Reverse((heard.deadline(), lease.session)));
     }
 
-    /// A full lease for everybody, from now.
+    /// A full lease for everybody, from now. A silence that is over ends now: what is due is never
+    /// left in the past, or whoever looks for it would take the way there for a stall, for ever.
     fn renew_all(&mut self, now: Monotonic) {
         self.looks.clear();
+        self.silent_until = self.silent_until.map(|until| until.max(now));
         for (&session, heard) in &mut self.leases {
             heard.last = now;
             heard.revoked = heard.revoked.map(|_| now);

@@ -314,8 +314,9 @@ fn a_node_that_is_alone_waits_for_its_disk() {
     let trouble = cluster.network.disk_trouble(1);
     trouble.set(Kind::Stuck);
     let handle = cluster.node(1).clone();
-    let before = handle.status().fsyncs;
     let asking = std::thread::spawn(move || client.take("patience"));
+    eventually("it is written down", || trouble.stuck.load(Ordering::Relaxed) > 0);
+    let before = handle.status().fsyncs;
     // There is nobody to go on without it: neither the one second nor the five end it.
     std::thread::sleep(Duration::from_secs(6));
     assert!(!asking.is_finished(), "nothing is granted that isn't on the disk");

@@ -150,7 +150,12 @@ fn a_backup_becomes_a_new_silent_cluster_with_greater_tokens() {
     assert_eq!(second.node(1).query(|state, _| state.cluster()), Some(id));
     let mut new = Client::open(second.node(1));
     let place = new.queue("held-at-the-backup");
-    // The silence ends by itself.
+    // The node stands still when the silence ends: the request waits for the state, and it for the
+    // request. It ends by itself nevertheless.
+    let meanwhile = Client::open(second.node(1));
+    let asking = std::thread::spawn(move || meanwhile.end());
+    second.node(1).query(|_, _| std::thread::sleep(Duration::from_millis(2_500)));
+    asking.join().expect("it is served again");
     assert!(new.granted(place).0 > token.0 + (1 << 40));
 
     let mut damaged = backup;
