@@ -300,7 +300,7 @@ impl Stage {
             }
             ["tree"] => {
                 let tree = self.machine.tree();
-                let (all, below) = (tree.len(), tree.descendants("/zookeeper"));
+                let (all, below) = (tree.len(), tree.descendants("/zookeeper").count());
                 let (ephemeral, bytes) = (tree.ephemeral_count(), tree.data_bytes());
                 writeln!(told, "{all} znodes, {ephemeral} ephemeral, {bytes} bytes; {below}")
                     .unwrap();

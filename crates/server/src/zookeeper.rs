@@ -25,6 +25,7 @@ use crate::unread::Unread;
 
 pub(crate) mod admin;
 mod connection;
+mod counts;
 mod facts;
 mod handshake;
 mod hub;
@@ -89,6 +90,8 @@ struct Front {
     is_reading_only: AtomicBool,
     stopping: watch::Sender<bool>,
     unread: Arc<Unread>,
+    /// Whose znodes are being counted.
+    counting: tokio::sync::Mutex<()>,
     /// Of all requests together.
     latency: Mutex<Latency>,
     figures: Arc<Figures>,
@@ -141,6 +144,7 @@ impl ZooKeeper {
             is_reading_only: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
             unread,
+            counting: tokio::sync::Mutex::default(),
             latency: Mutex::default(),
             figures,
             started: Instant::now(),

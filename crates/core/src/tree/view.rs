@@ -69,13 +69,10 @@ impl Tree {
         })
     }
 
-    /// How many znodes there are below the one at `path`. Linear in them, but for the root.
-    #[must_use]
-    pub fn descendants(&self, path: &str) -> usize {
-        if path == ROOT {
-            return self.len() - 1;
-        }
-        self.walk(path).skip(1).count()
+    /// The paths of all znodes below the one at `path`, parents before their children; none if it
+    /// isn't there.
+    pub fn descendants(&self, path: &str) -> impl Iterator<Item = &Arc<str>> {
+        self.walk(path).skip(1).map(|(path, _)| path)
     }
 
     /// The paths of a session's ephemeral znodes, in an order that means nothing.
@@ -183,7 +180,7 @@ mod tests {
         };
         for path in &parents {
             assert_eq!(of(path), ["0", "1", "2", "3", "4", "5", "6", "7", "8"], "{path}");
-            assert_eq!(tree.descendants(path), 9);
+            assert_eq!(tree.descendants(path).count(), 9);
         }
         assert_eq!(of("/"), ["0", "1", "2", "3", "4", "5", "6", "7", "zookeeper"]);
         for none in ["/0/", "/0/0", "/none"] {

@@ -154,7 +154,7 @@ impl TreeTwin {
             let prefix = if path == "/" { "/".to_owned() } else { format!("{path}/") };
             let below = |other: &&Node| other.path.len() > 1 && other.path.starts_with(&prefix);
             let below = self.nodes.iter().filter(below);
-            assert_eq!(tree.descendants(path), below.count(), "below {path}");
+            assert_eq!(tree.descendants(path).count(), below.count(), "below {path}");
         }
         for &session in sessions {
             let mut own = self.ephemerals(session);

@@ -351,7 +351,7 @@ mod tests {
 
     use super::super::outbox::{HANDSHAKE, OPENING, Offer};
     use super::super::writes::Asked;
-    use super::super::{Client, ZooKeeper, ZooKeeperSettings};
+    use super::super::{Client, ZooKeeper, ZooKeeperSettings, counts};
     use super::*;
     use crate::unread::Unread;
 
@@ -381,35 +381,43 @@ mod tests {
         fn close(&self, _: &'static str) {}
     }
 
+    const SESSION: SessionId = SessionId(1);
+
+    fn create<'a>(path: &'a str, data: Option<&'a [u8]>) -> TreeOp<'a> {
+        let anyone = IdRef { scheme: "world", id: "anyone" };
+        let acl = vec![AclRef { perms: perms::ALL, id: anyone }];
+        TreeOp::Create { path, data, acl, kind: NodeKind::Persistent, sequential: false }
+    }
+
+    async fn change(node: &NodeHandle, ops: Vec<TreeOp<'_>>) {
+        let (session, ids) = (SESSION, Vec::new());
+        propose(node, &Command::Tree { session, connection: 0, ids, enforce_quota: false, ops })
+            .await;
+    }
+
+    async fn propose(node: &NodeHandle, command: &Command<'_>) {
+        let asking = Arc::new(Asking::default());
+        let sink: Arc<dyn Sink> = asking.clone();
+        node.propose(command, 0, &sink);
+        asking.0.notified().await;
+    }
+
     /// A node with long data at `/long` and little at `/`.
     async fn node(environment: Environment, data_dir: &std::path::Path) -> NodeHandle {
         let mut config = NodeConfig::new(1, data_dir.to_owned());
         config.free_space_bytes_min = 0;
         let node = NodeHandle::start(config, environment).await.unwrap();
         node.serving().wait_for(|serving| serving.is_ready).await.unwrap();
-        let (session, secret) = (SessionId(1), Secret([1; 16]));
+        let (session, secret) = (SESSION, Secret([1; 16]));
         let owner = OwnerRef::default();
-        let data = vec![7; LONG];
-        let anyone = IdRef { scheme: "world", id: "anyone" };
-        let (ids, kind) = (Vec::new(), NodeKind::Persistent);
-        let acl = vec![AclRef { perms: perms::ALL, id: anyone }];
-        let create =
-            TreeOp::Create { path: "/long", data: Some(&data), acl, kind, sequential: false };
-        let asking = Arc::new(Asking::default());
-        let sink: Arc<dyn Sink> = asking.clone();
-        for command in [
-            Command::OpenSession { session, secret, ttl_ms: 60_000, owner },
-            Command::Tree { session, connection: 0, ids, enforce_quota: false, ops: vec![create] },
-        ] {
-            node.propose(&command, 0, &sink);
-            asking.0.notified().await;
-        }
+        propose(&node, &Command::OpenSession { session, secret, ttl_ms: 60_000, owner }).await;
+        change(&node, vec![create("/long", Some(&[7; LONG]))]).await;
         assert!(node.query(|state, _| state.tree().node("/long").is_some()));
         node
     }
 
-    /// A client that has asked for these data, and has read nothing but the first frame.
-    async fn ask(zookeeper: &ZooKeeper, path: &str) -> DuplexStream {
+    /// A client with a session.
+    async fn join(zookeeper: &ZooKeeper) -> DuplexStream {
         let (mut stream, other) = duplex(1_024);
         let address: SocketAddr = ([127, 0, 0, 1], 1).into();
         let zookeeper = zookeeper.clone();
@@ -425,10 +433,21 @@ mod tests {
             read_only: None,
         };
         request.encode(&mut bytes).unwrap();
-        let read = Read { path: Some(path), watch: false };
-        encode_request(1, &Request::GetData(read), &mut bytes).unwrap();
         stream.write_all(&bytes).await.unwrap();
         frame(&mut stream).await;
+        stream
+    }
+
+    async fn send(stream: &mut DuplexStream, request: &Request<'_>) {
+        let mut bytes = BytesMut::new();
+        encode_request(1, request, &mut bytes).unwrap();
+        stream.write_all(&bytes).await.unwrap();
+    }
+
+    /// A client that has asked for these data, and has read nothing of them.
+    async fn ask(zookeeper: &ZooKeeper, path: &str) -> DuplexStream {
+        let mut stream = join(zookeeper).await;
+        send(&mut stream, &Request::GetData(Read { path: Some(path), watch: false })).await;
         stream
     }
 
@@ -552,6 +571,38 @@ mod tests {
                 assert!(frame(stream).await > LONG);
             }
             drop((crowd, modest, zookeeper));
+            node.stop().await;
+        };
+        runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });
+    }
+
+    #[test]
+    fn nobody_waits_for_a_long_count() {
+        const BELOW: usize = 20 * counts::STRETCH;
+
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let data_dir = tempfile::tempdir().unwrap();
+        let steps = async {
+            let environment = Environment::system();
+            let (clock, random) = (Arc::clone(&environment.clock), Arc::clone(&environment.random));
+            let node = node(environment, data_dir.path()).await;
+            let zookeeper = ZooKeeper::new(node.clone(), Default::default(), clock, random);
+            let paths: Vec<_> = (0..BELOW).map(|at| format!("/long/{at}")).collect();
+            let ops = paths.iter().map(|path| create(path, None)).collect();
+            change(&node, ops).await;
+            let (mut counting, mut other) = (join(&zookeeper).await, join(&zookeeper).await);
+            send(&mut counting, &Request::GetAllChildrenNumber(Some("/long"))).await;
+            send(&mut other, &Request::WhoAmI).await;
+            tokio::select! {
+                biased;
+                _ = frame(&mut counting) => panic!("the count goes first"),
+                _ = frame(&mut other) => {}
+            }
+            assert_eq!(counting.read_i32().await.unwrap(), 20);
+            let mut reply = [0; 20];
+            counting.read_exact(&mut reply).await.unwrap();
+            assert_eq!(reply[16..], i32::try_from(BELOW).unwrap().to_be_bytes());
+            drop((counting, other, zookeeper));
             node.stop().await;
         };
         runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });

@@ -343,6 +343,15 @@ impl Outbox {
         }
     }
 
+    /// A request that has waited has its reply, which is made but for its zxid.
+    pub(super) fn answer_waiting(&self, id: u64, xid: i32, reply: &jute::Reply<'_>) {
+        let frame = encode(xid, reply);
+        let state = &mut *self.state.lock();
+        if let Some(slot) = state.slot(id) {
+            slot.work = Work::Answered(frame);
+        }
+    }
+
     /// Requests whose wait is over.
     pub(super) fn synced(&self, ids: &[u64]) {
         let state = &mut *self.state.lock();
@@ -360,9 +369,7 @@ impl Outbox {
 
     /// A request whose reply is made already, but for its zxid, in line.
     pub(super) fn reply_with(&self, xid: i32, op: OpCode, reply: &jute::Reply<'_>) {
-        let mut frame = BytesMut::new();
-        // Only what doesn't fit into 2 GiB can't be sent.
-        let _ = encode_reply(&ReplyHeader { xid, zxid: 0, err: ErrorCode::OK }, reply, &mut frame);
+        let frame = encode(xid, reply);
         self.state.lock().push(xid, op, frame.len(), Work::Answered(frame));
     }
 
@@ -656,8 +663,6 @@ impl State {
             }
             let Some(slot) = self.slots.pop_front() else { return };
             left = left.saturating_sub(match slot.op {
-                // It walks through all that is below.
-                OpCode::GET_ALL_CHILDREN_NUMBER => TURN_REQUESTS_MAX,
                 OpCode::MULTI_READ | OpCode::SET_WATCHES | OpCode::SET_WATCHES2 => LONG_REQUEST,
                 _ => 1,
             });
@@ -889,6 +894,14 @@ impl Sink for Outbox {
     fn close(&self, _: &'static str) {
         self.finish();
     }
+}
+
+/// A reply without its zxid.
+fn encode(xid: i32, reply: &jute::Reply<'_>) -> BytesMut {
+    let mut frame = BytesMut::new();
+    // Only what doesn't fit into 2 GiB can't be sent.
+    let _ = encode_reply(&ReplyHeader { xid, zxid: 0, err: ErrorCode::OK }, reply, &mut frame);
+    frame
 }
 
 /// Where the zxid is in the frame of a reply: behind its length and its xid.

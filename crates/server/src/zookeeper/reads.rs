@@ -3,7 +3,7 @@
 
 use bytes::{BufMut, BytesMut};
 use lockkeeper_core::{
-    self as core, ENSEMBLE_PATH, IdRef, NodeAcl, NodeView, SessionId, StateMachine, perms,
+    self as core, ENSEMBLE_PATH, IdRef, NodeAcl, NodeView, SessionId, StateMachine, Tree, perms,
 };
 use lockkeeper_wire::jute::{
     self, Acl, Acls, AddWatchMode, ClientInfo, ClientInfos, ErrorCode, EventType, Multi, OpResult,
@@ -20,7 +20,7 @@ use crate::limits::{REPLY_BYTES_MAX, WATCHED_PATHS_MAX};
 const NO_ZXID: i64 = -1;
 
 /// What ZooKeeper answers where there is no path at all.
-const NULL_PATH: ErrorCode = ErrorCode::MARSHALLING_ERROR;
+pub(super) const NULL_PATH: ErrorCode = ErrorCode::MARSHALLING_ERROR;
 
 /// One read of one connection.
 pub(super) struct Reader<'a> {
@@ -32,7 +32,7 @@ pub(super) struct Reader<'a> {
 }
 
 /// What is wrong with a request.
-type Failed = ErrorCode;
+pub(super) type Failed = ErrorCode;
 
 impl Reader<'_> {
     /// Appends the reply to the request in `frame`, and before it whatever the request lets its
@@ -79,14 +79,6 @@ impl Reader<'_> {
             }
             Request::Exists(read) => self.exists(*read).map(Reply::Stat),
             Request::GetData(read) => self.get_data(*read),
-            Request::GetAllChildrenNumber(path) => {
-                let path = path.ok_or(NULL_PATH)?;
-                self.readable(path)?;
-                // By its other name, ZooKeeper counts the root itself.
-                let count = self.machine.tree().descendants(or_root(path));
-                let count = count + usize::from(path.is_empty());
-                Ok(Reply::Count(i32::try_from(count).unwrap_or(i32::MAX)))
-            }
             // A watch may be anywhere, and so nowhere: nothing ever happens at an empty path.
             Request::AddWatch(path, kind) => {
                 self.add_watch(path.unwrap_or_default(), *kind);
@@ -183,6 +175,12 @@ impl Reader<'_> {
         };
         out[start..start + size_of::<i32>()].copy_from_slice(&length.to_be_bytes());
         Ok(())
+    }
+
+    /// The tree as it is now, for whoever counts what is below `path` in it.
+    pub(super) fn to_be_counted(&self, path: &str) -> Result<Tree, Failed> {
+        self.readable(path)?;
+        Ok(self.machine.tree().clone())
     }
 
     fn get_acl(
@@ -380,7 +378,7 @@ pub(super) fn reply_bytes(frame: &[u8], machine: &StateMachine) -> usize {
 }
 
 /// To ZooKeeper, the empty path is another name of the root.
-fn or_root(path: &str) -> &str {
+pub(super) fn or_root(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
 }
 

@@ -12,12 +12,12 @@ use lockkeeper_wire::jute::{
 };
 use parking_lot::Mutex;
 
-use super::Front;
 use super::ids::{Id, prove};
 use super::outbox::{Outbox, Session};
 use super::reconfig::{self, Wish};
 use super::sasl::{DigestMd5, Step};
 use super::writes::{self, Asked};
+use super::{Front, counts};
 use crate::limits::IDS_MAX;
 
 /// The reading half's way to the node.
@@ -117,6 +117,7 @@ impl Requests {
                 self.outbox.fail(xid, op, ErrorCode::NOT_READ_ONLY);
             }
             Request::Sync(_) => self.sync(xid, frame),
+            Request::GetAllChildrenNumber(path) => self.count(xid, frame, *path),
             Request::Reconfig(_) if !self.front.settings.reconfig => {
                 self.outbox.fail(xid, op, ErrorCode::RECONFIG_DISABLED);
             }
@@ -352,6 +353,20 @@ impl Requests {
         tokio::spawn(async move {
             tokio::select! {
                 () = run_syncs(&node, &outbox, &syncs) => {}
+                // Nobody is left to be told.
+                () = outbox.is_closing() => {}
+            }
+        });
+    }
+
+    /// It may be a long walk; what stands behind it in line waits.
+    fn count(&self, xid: i32, frame: &Bytes, path: Option<&str>) {
+        let id = self.outbox.wait(xid, OpCode::GET_ALL_CHILDREN_NUMBER, frame.clone());
+        let (front, outbox) = (Arc::clone(&self.front), Arc::clone(&self.outbox));
+        let (ids, path) = (outbox.ids(), path.map(str::to_owned));
+        tokio::spawn(async move {
+            tokio::select! {
+                () = counts::run(&front, &outbox, &ids, (id, xid), path.as_deref()) => {}
                 // Nobody is left to be told.
                 () = outbox.is_closing() => {}
             }
