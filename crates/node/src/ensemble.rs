@@ -22,7 +22,7 @@ use openraft::raft::Precondition;
 use tokio::time::{sleep, timeout};
 
 use crate::address::{self, EnsembleMember};
-use crate::inner::{Inner, Route};
+use crate::inner::Inner;
 use crate::membership::{self, CHANGE_TIMEOUT, Change};
 use crate::peer::handshake::{self, Purpose};
 use crate::peer::message::{Question, Trouble};
@@ -367,12 +367,11 @@ pub(crate) async fn keep_listed(inner: Arc<Inner>, own: OwnListing) {
     }
 }
 
-/// Completes once a leader can be asked, and a majority stands behind it.
+/// Completes once a leader can be asked behind whom a majority stands.
 async fn answerable(inner: &Inner) {
-    let (mut serving, mut route) = (inner.serving.subscribe(), inner.route.subscribe());
-    // Their other ends go only with the node.
+    let mut serving = inner.serving.subscribe();
+    // Its other end goes only with the node.
     drop(serving.wait_for(|serving| serving.is_ready).await);
-    drop(route.wait_for(|route| *route != Route::Nowhere).await);
 }
 
 /// What is to be said of this node; `None`: what is said already will do.

@@ -1,6 +1,6 @@
 //! The node as the front ends see it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -378,7 +378,10 @@ fn status(inner: &Inner) -> Status {
     let raft = raft.borrow_watched();
     let now = inner.now();
     let heard = inner.heard.lock().clone();
-    let round_trips = inner.round_trips.lock().clone();
+    let round_trips = match leadership.leader {
+        Some(leader) if leader == inner.config.id => inner.round_trips.lock().clone(),
+        _ => BTreeMap::new(),
+    };
     let members = raft.membership_config.membership();
     let voter_ids: BTreeSet<NodeId> = members.voter_ids().collect();
     let members = members.nodes().map(|(&id, node)| MemberStatus {
@@ -396,15 +399,13 @@ fn status(inner: &Inner) -> Status {
             .and_then(|matched| Some(matched.get(&id)?.as_ref()?.index)),
     });
     let log = inner.log.stats();
-    // A leader counts for one only while it hears a majority; a follower, while it hears a leader.
-    let is_served = inner.is_served();
     Status {
         id: inner.config.id,
-        leader: leadership.leader.filter(|_| is_served),
+        leader: inner.leader_heard(),
         term: leadership.term,
         applied_index: raft.last_applied.map_or(0, |id| id.index),
         members: members.collect(),
-        is_ready: is_served,
+        is_ready: inner.is_served(),
         refusal: inner.space.refusal(),
         voters_reached,
         peer_address: inner.peer_address.get().cloned(),
@@ -432,7 +433,7 @@ pub struct Status {
     /// The members, in order of id.
     pub members: Vec<MemberStatus>,
     /// Whether this node can serve linearizable requests now, as far as it knows: it is a leader
-    /// with a live quorum, or hears one.
+    /// with a live quorum, or hears one and can reach it.
     pub is_ready: bool,
     /// Why new work is refused although there is a majority: the disks are nearly full.
     pub refusal: Option<Unavailable>,
@@ -483,7 +484,7 @@ pub struct MemberStatus {
     pub is_voter: bool,
     /// Milliseconds since the answering node heard from it; `None`: never.
     pub heard_ms_ago: Option<u64>,
-    /// Microseconds that the newest heartbeat took to it and back, while the answering node led.
+    /// Microseconds that the newest heartbeat took to it and back, if the answering node leads.
     pub round_trip_micros: Option<u64>,
     /// What is known to be on its disk: the leader's view.
     pub matched_index: Option<u64>,

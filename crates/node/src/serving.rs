@@ -1,7 +1,8 @@
 //! Whether a majority serves this node, as an event.
 //!
-//! It changes when the leader or the members do, when somebody who was silent is heard again, and
-//! when somebody has been silent for too long. Each of these wakes the one task that looks.
+//! It changes when the leader or the members do, when the way to the leader opens or breaks, when
+//! somebody who was silent is heard again, and when somebody has been silent for too long. Each of
+//! these wakes the one task that looks.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use std::time::Duration;
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
-use crate::inner::Inner;
+use crate::NodeId;
+use crate::inner::{Inner, Route};
 
 /// What a node has learnt of its cluster, to wait for the next change of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +26,9 @@ pub struct Serving {
 /// Keeps the event, for as long as the node lives.
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut metrics = inner.raft().server_metrics();
+    let mut route = inner.route.subscribe();
     loop {
+        route.mark_unchanged();
         let members = metrics.borrow_watched().membership_config.log_id().map(|id| id.index);
         // Before the look: whoever falls silent in between is then seen to be silent.
         let next_silence = inner.next_silence();
@@ -41,6 +45,8 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 // openraft has ended, and with it this node.
                 return;
             },
+            // Its other end goes only with the node.
+            _ = route.changed() => {}
             () = inner.heard_again.notified() => {}
             () = silence => {}
         }
@@ -48,14 +54,21 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 }
 
 impl Inner {
-    /// Whether a majority serves this node: it leads one, or hears who does.
+    /// Whether a majority serves this node: it leads one, or hears who does and can reach him.
     pub(crate) fn is_served(&self) -> bool {
-        let Some(leader) = self.leadership().leader else { return false };
-        if leader != self.config.id {
-            return self.is_heard(leader);
-        }
-        let (reached, voters) = self.reached();
-        2 * reached > voters
+        *self.route.borrow() != Route::Nowhere && self.leader_heard().is_some()
+    }
+
+    /// Who leads, if that still counts: a leader himself has to hear a majority, a follower him.
+    pub(crate) fn leader_heard(&self) -> Option<NodeId> {
+        let leader = self.leadership().leader?;
+        let is_heard = if leader == self.config.id {
+            let (reached, voters) = self.reached();
+            2 * reached > voters
+        } else {
+            self.is_heard(leader)
+        };
+        is_heard.then_some(leader)
     }
 
     /// How long until the first of those who are heard now counts as silent, if it stays so.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
-use crate::inner::{Inner, Route};
+use crate::inner::Inner;
 use crate::{Fault, Monotonic, Unavailable, membership, space};
 
 /// Between two looks.
@@ -119,10 +119,9 @@ pub(crate) async fn watch_space(inner: Arc<Inner>) {
 }
 
 /// Nobody waits for ever: not for a leader, and not for an outcome that may never be known. While a
-/// majority serves this node, and commands reach the leader, there is no more to it than slow
-/// disks, and what is on its way comes.
+/// majority serves this node there is no more to it than slow disks, and what is on its way comes.
 fn look_at_requests(inner: &Inner) {
-    let is_slow = inner.is_served() && *inner.route.borrow() != Route::Nowhere;
+    let is_slow = inner.is_served();
     let patience = inner.patience();
     let patience = if is_slow { patience.max(STUCK_SYNC) } else { patience };
     let queued_bytes = inner.batcher.queued_bytes();

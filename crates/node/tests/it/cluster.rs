@@ -277,9 +277,9 @@ impl Network {
     }
 
     pub(crate) fn heal(&self) {
-        self.cuts.lock().values().for_each(|cut| {
+        for cut in self.cuts.lock().values().chain(self.outward.lock().values()) {
             cut.send_replace(Cut::None);
-        });
+        }
     }
 
     fn environment(self: &Arc<Self>, id: NodeId) -> Environment {

@@ -208,7 +208,7 @@ fn a_minority_of_one_says_that_there_is_no_quorum() {
 #[test]
 fn a_follower_that_reaches_no_leader_says_so_although_it_hears_one() {
     let cluster = Cluster::together(3);
-    let follower = cluster.followers()[0];
+    let (leader, follower) = (cluster.leader(), cluster.followers()[0]);
     let mut client = Client::open(cluster.node(follower));
     cluster.network.keep_in(follower);
     // What left before may still be done.
@@ -227,6 +227,11 @@ fn a_follower_that_reaches_no_leader_says_so_although_it_hears_one() {
             }
         }
     });
+    let status = cluster.node(follower).status();
+    assert!(!status.is_ready, "{status:?}");
+    assert_eq!(status.leader, Some(leader));
+    cluster.network.heal();
+    eventually("it is reached again", || cluster.node(follower).status().is_ready);
 }
 
 #[test]
