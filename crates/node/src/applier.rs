@@ -52,7 +52,7 @@ impl Applier {
             self.inner.fail(Fault::Corrupted { what, detail: detail.clone() });
             return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
         }
-        self.inner.environment.run(move || identity.set_cluster(cluster)).await?;
+        self.inner.run_held(move || identity.set_cluster(cluster)).await?;
         self.is_marked = true;
         Ok(())
     }
@@ -151,7 +151,7 @@ impl RaftStateMachine<Types> for Applier {
             }
         };
         let store = self.inner.snapshots.store.clone();
-        let kept = self.inner.environment.run(move || store.keep(snapshot)).await?;
+        let kept = self.inner.run_held(move || store.keep(snapshot)).await?;
         self.inner.snapshots.set(kept);
         let meta = Meta::from(meta);
         self.inner.replica.lock().replace(state, &meta, &self.inner.batcher);
@@ -187,8 +187,9 @@ impl RaftSnapshotBuilder<Types> for Builder {
         let (store, meta) = (self.store.clone(), self.meta.clone());
         // Taken, so that the frozen state is let go as soon as it is written.
         let state = std::mem::take(&mut self.state);
-        let build = move || store.build(meta, &state);
-        let snapshot = self.inner.environment.run_behind("snapshot", build).await?;
+        let inner = Arc::clone(&self.inner);
+        let build = move || store.build(meta, &state, || !inner.hold.is_released());
+        let snapshot = self.inner.run_held_behind("snapshot", build).await?;
         self.inner.snapshots.set(snapshot.clone());
         tracing::info!(index = snapshot.meta.index(), bytes = snapshot.len, "took a snapshot");
         let meta = snapshot.meta.to_snapshot_meta();

@@ -24,6 +24,7 @@ use crate::batcher::{Asks, Batcher};
 use crate::deadlines::Deadlines;
 use crate::entry::{self, BatchId};
 use crate::forward::{Gate, Link};
+use crate::hold::Hold;
 use crate::identity::Identity;
 use crate::living::Living;
 use crate::log::Log;
@@ -35,7 +36,7 @@ use crate::replica::{Replica, Surroundings};
 use crate::serving::Serving;
 use crate::snapshot::{SnapshotFile, SnapshotStore};
 use crate::space::Space;
-use crate::{DirectoryGuard, Environment, Fault, Monotonic, NodeConfig, NodeId, Unavailable};
+use crate::{Environment, Fault, Monotonic, NodeConfig, NodeId, Unavailable};
 
 /// After how long what the leader itself wants is proposed again, if it was refused.
 pub(crate) const RETRY: Duration = Duration::from_millis(100);
@@ -84,8 +85,8 @@ pub(crate) struct Inner {
     pub(crate) raft: OnceLock<Raft>,
     pub(crate) peer_address: OnceLock<String>,
     pub(crate) tasks: Mutex<JoinSet<()>>,
-    /// Freed last, when the node has stopped.
-    pub(crate) directory: Mutex<Option<DirectoryGuard>>,
+    /// Given up last, when the node has stopped.
+    pub(crate) hold: Hold,
 }
 
 /// Who leads, as this node knows it.

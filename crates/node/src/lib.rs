@@ -21,6 +21,7 @@ mod forward;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod hold;
 mod identity;
 mod inner;
 mod living;

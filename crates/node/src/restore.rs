@@ -64,7 +64,7 @@ pub fn restore(
     state.set_members(&[], &mut Vec::new());
     let store = SnapshotStore::new(snapshots.clone(), Arc::clone(&disk));
     disk.create_dir(&snapshots).map_err(failed)?;
-    store.build(meta, &state).map_err(failed)?;
+    store.build(meta, &state, || true).map_err(failed)?;
     Ok(cluster)
 }
 

@@ -91,10 +91,19 @@ impl SnapshotStore {
     }
 
     /// Writes a snapshot. Takes time linear in the state.
-    pub(crate) fn build(&self, meta: Meta, state: &StateMachine) -> io::Result<SnapshotFile> {
+    ///
+    /// # Errors
+    ///
+    /// Those of the disk; one of kind `Other` as soon as it isn't wanted any more.
+    pub(crate) fn build(
+        &self,
+        meta: Meta,
+        state: &StateMachine,
+        is_wanted: impl Fn() -> bool,
+    ) -> io::Result<SnapshotFile> {
         let path = self.directory.join("building");
         let file = self.create(&path)?;
-        let mut writer = FileWriter { file: &*file, offset: 0, synced: 0 };
+        let mut writer = FileWriter { file: &*file, offset: 0, synced: 0, is_wanted };
         write_image(&mut writer, &meta, state)?;
         let len = writer.offset;
         self.keep(SnapshotFile { meta, path, file, len, state: None })
@@ -274,17 +283,21 @@ impl<R: Read> Read for BlockReader<'_, R> {
 
 /// Writes a file from its start, and has the disk keep up: one large fsync at the end would make
 /// the log's wait behind it.
-struct FileWriter<'a> {
+struct FileWriter<'a, F> {
     file: &'a dyn DiskFile,
     offset: u64,
     synced: u64,
+    is_wanted: F,
 }
 
 /// Bytes written between two fsyncs.
 const SYNC_BYTES: u64 = 2 << 20;
 
-impl Write for FileWriter<'_> {
+impl<F: Fn() -> bool> Write for FileWriter<'_, F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !(self.is_wanted)() {
+            return Err(io::Error::other("the snapshot isn't wanted any more"));
+        }
         self.file.write_all_at(bytes, self.offset)?;
         self.offset += bytes.len() as u64;
         if self.offset - self.synced >= SYNC_BYTES {

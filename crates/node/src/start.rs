@@ -17,6 +17,7 @@ use crate::applier::Applier;
 use crate::batcher::Batcher;
 use crate::deadlines::Deadlines;
 use crate::forward::{Gate, Link};
+use crate::hold::Hold;
 use crate::identity::Identity;
 use crate::inner::{Inner, RETRY, Route, Snapshots};
 use crate::living::Living;
@@ -47,7 +48,7 @@ pub(crate) async fn start(
     environment: Environment,
 ) -> Result<Arc<Inner>, StartError> {
     check(&config)?;
-    let directory = take_directory(&config, &environment)?;
+    let hold = Hold::new(take_directory(&config, &environment)?);
     let identity = Identity::open(
         &config.data_dir,
         config.id,
@@ -55,7 +56,7 @@ pub(crate) async fn start(
         &*environment.random,
     )?;
     let listener = listen(&config, &environment).await?;
-    let (inner, store) = open(config, environment, identity, directory)?;
+    let (inner, store) = open(config, environment, identity, hold)?;
     if let Some(listener) = &listener {
         let _ = inner.peer_address.set(listener.local_address());
     }
@@ -116,7 +117,7 @@ fn open(
     config: NodeConfig,
     environment: Environment,
     identity: Identity,
-    directory: DirectoryGuard,
+    hold: Hold,
 ) -> Result<(Arc<Inner>, LogStore), Fault> {
     let disk = Arc::clone(&environment.disk);
     let snapshots = SnapshotStore::new(config.data_dir.join("snapshots"), disk);
@@ -124,7 +125,7 @@ fn open(
     let log_directory = config.data_dir.join("log");
     // The newest entries are at hand in the log store.
     let options = LogOptions { segment_bytes: config.segment_bytes, cache_bytes: LOG_CACHE_BYTES };
-    let (log, recovered) = Log::open(&log_directory, options, &environment)?;
+    let (log, recovered) = Log::open(&log_directory, options, &environment, hold.share())?;
     let snapshot_index = newest.as_ref().map_or(0, |snapshot| snapshot.meta.index());
     if let Some((purged, _)) = &recovered.purged
         && *purged > snapshot_index
@@ -177,7 +178,7 @@ fn open(
         raft: OnceLock::new(),
         peer_address: OnceLock::new(),
         tasks: Mutex::new(JoinSet::new()),
-        directory: Mutex::new(Some(directory)),
+        hold,
     };
     Ok((Arc::new(inner), store))
 }
@@ -341,11 +342,11 @@ async fn announce(inner: &Inner) {
     }
 }
 
-/// Frees what a node holds that has ended: the log's thread, and then the directory.
+/// Frees what a node holds that has ended: the log's threads, and then the directory.
 pub(crate) async fn release(inner: &Arc<Inner>) {
     // It has no error of its own; what it couldn't write it has answered with a fault.
     inner.log.close().await;
-    *inner.directory.lock() = None;
+    inner.hold.release().await;
 }
 
 /// A node that is opened and doesn't run.
@@ -354,9 +355,9 @@ pub(crate) fn open_for_test(
     config: NodeConfig,
     environment: Environment,
 ) -> (Arc<Inner>, LogStore) {
-    let directory = take_directory(&config, &environment).expect("a directory of its own");
+    let hold = Hold::new(take_directory(&config, &environment).expect("a directory of its own"));
     let disk = Arc::clone(&environment.disk);
     let identity = Identity::open(&config.data_dir, config.id, disk, &*environment.random);
     let identity = identity.expect("a new identity");
-    open(config, environment, identity, directory).expect("nothing is damaged yet")
+    open(config, environment, identity, hold).expect("nothing is damaged yet")
 }

@@ -142,7 +142,8 @@ struct Inner {
 
 impl Log {
     /// Opens the log in `directory`, or begins one. Reads all of it once, in pieces: takes time
-    /// linear in its bytes, and 16 bytes of memory an entry.
+    /// linear in its bytes, and 16 bytes of memory an entry. Its threads have `held` until they
+    /// have ended.
     ///
     /// # Errors
     ///
@@ -151,6 +152,7 @@ impl Log {
         directory: &Path,
         options: LogOptions,
         environment: &Environment,
+        held: impl Send + 'static,
     ) -> Result<(Self, Recovered), Fault> {
         let LogOptions { segment_bytes, cache_bytes } = options;
         if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
@@ -195,6 +197,7 @@ impl Log {
         let (ends, ended) = oneshot::channel();
         let work = async move {
             writer.run().await;
+            drop(held);
             // Nobody waits for it unless the log is being closed.
             let _ = ends.send(());
         };

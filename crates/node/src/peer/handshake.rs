@@ -207,7 +207,7 @@ async fn check(inner: &Inner, papers: Papers, expected: NodeId) -> io::Result<()
         return Ok(());
     }
     let identity = inner.identity.clone();
-    if inner.environment.run(move || identity.recognize(node, directory)).await? {
+    if inner.run_held(move || identity.recognize(node, directory)).await? {
         Ok(())
     } else {
         Err(denied(format!(

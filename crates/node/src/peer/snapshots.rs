@@ -105,7 +105,7 @@ async fn receive_and_install(
     }
     let path = store.receiving(peer);
     let made = path.clone();
-    let file = inner.environment.run(move || store.create(&made)).await?;
+    let file = inner.run_held(move || store.create(&made)).await?;
     let mut offset = 0;
     while offset < len {
         let piece = within(PIECE_TIMEOUT, connection.reader.next()).await?;
@@ -114,7 +114,7 @@ async fn receive_and_install(
             return Err(invalid("a snapshot's pieces don't add up"));
         }
         let (file, count) = (Arc::clone(&file), piece.len() as u64);
-        inner.environment.run(move || file.write_all_at(&piece, offset)).await?;
+        inner.run_held(move || file.write_all_at(&piece, offset)).await?;
         offset += count;
     }
     let checked = Arc::clone(&file);

@@ -147,9 +147,11 @@ impl Cluster {
         start_node(config, environment)
     }
 
-    /// Ends a node as a killed process ends.
+    /// Ends a node as a killed process ends: with all its threads.
     pub(crate) fn kill(&mut self, id: NodeId) {
         self.nodes.remove(&id).expect("the node runs");
+        let (disk, directory) = (Environment::system().disk, self.config(id).data_dir);
+        eventually("its threads have ended", || disk.take_dir(&directory).unwrap().is_some());
     }
 
     /// Ends a node in good order.
@@ -164,14 +166,18 @@ impl Cluster {
 
     /// The node that leads and is ready, once all running nodes agree on one.
     pub(crate) fn leader(&self) -> NodeId {
-        let mut leader = None;
-        eventually("a leader that all agree on", || {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
             let statuses: Vec<_> = self.nodes.values().map(|node| node.handle().status()).collect();
-            leader = statuses[0].leader;
-            leader.is_some_and(|leader| self.nodes.contains_key(&leader))
-                && statuses.iter().all(|status| status.is_ready && status.leader == leader)
-        });
-        leader.expect("it was found")
+            if let Some(leader) = statuses[0].leader
+                && self.nodes.contains_key(&leader)
+                && statuses.iter().all(|status| status.is_ready && status.leader == Some(leader))
+            {
+                return leader;
+            }
+            assert!(Instant::now() < deadline, "they agree on no leader: {statuses:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// The leader, and the term in which it leads.

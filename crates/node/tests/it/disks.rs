@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper_core::{Command, Number, Reply};
+use lockkeeper_core::{Command, EndReason, Number, Reply};
 use lockkeeper_node::{
     DirectoryGuard, Disk, DiskFile, Fault, NodeId, StartError, Timers, Unavailable,
 };
@@ -305,6 +305,28 @@ fn a_disk_that_fails_while_the_node_starts_is_not_taken_for_damage() {
     cluster.start(1);
     client.go_to(cluster.node(1));
     client.take("d");
+}
+
+#[test]
+fn a_directory_is_nobody_elses_while_a_thread_works_there() {
+    let mut cluster = Cluster::single();
+    let client = Client::open(cluster.node(1));
+    let trouble = cluster.network.disk_trouble(1);
+    trouble.set(Kind::Stuck);
+    let (session, reason) = (client.session, EndReason::Closed);
+    client.node().propose(&Command::EndSession { session, reason }, 0, &client.sink());
+    eventually("it is written down", || trouble.stuck.load(Ordering::Relaxed) > 0);
+    // Nobody stops it: it is dropped, with its runtime.
+    drop(client);
+    cluster.nodes.remove(&1);
+    let taken = cluster.try_start(cluster.config(1)).map(|_| ());
+    assert!(matches!(taken, Err(StartError::InUse(_))), "{taken:?}");
+    trouble.set(Kind::None);
+    eventually("its threads have ended", || match cluster.try_start(cluster.config(1)) {
+        Err(StartError::InUse(_)) => false,
+        Err(other) => panic!("{other}"),
+        Ok(node) => node.handle().status().members.len() == 1,
+    });
 }
 
 #[test]

@@ -254,7 +254,7 @@ proptest! {
         for (steps, seed) in lives {
             let mut chance = Chance(seed | 1);
             let heard = Acknowledged::default();
-            let (log, recovered) = match Log::open(directory(), SMALL, &disk.environment()) {
+            let (log, recovered) = match Log::open(directory(), SMALL, &disk.environment(), ()) {
                 Ok(opened) => opened,
                 Err(fault) => return Err(TestCaseError::fail(fault.to_string())),
             };

@@ -169,7 +169,7 @@ fn a_real_file_system_runs_full() {
     };
     let directory = small.0.path().join("log");
     let options = LogOptions { segment_bytes: 1 << 20, cache_bytes: 1 << 20 };
-    let open = || Log::open(&directory, options, &Environment::system());
+    let open = || Log::open(&directory, options, &Environment::system(), ());
     let (log, _) = open().unwrap();
     let mut called_back = 0;
     let fault = loop {

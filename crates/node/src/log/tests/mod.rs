@@ -53,12 +53,12 @@ fn segment(number: u64) -> PathBuf {
 }
 
 fn open(disk: &TestDisk) -> (Log, Recovered) {
-    Log::open(directory(), SMALL, &disk.environment()).expect("a sound log")
+    Log::open(directory(), SMALL, &disk.environment(), ()).expect("a sound log")
 }
 
 /// Opens, reads everything, closes.
 fn contents(disk: &TestDisk) -> Result<Contents, Fault> {
-    let (log, recovered) = Log::open(directory(), SMALL, &disk.environment())?;
+    let (log, recovered) = Log::open(directory(), SMALL, &disk.environment(), ())?;
     let contents = Contents::of(&log, &recovered);
     log.close_now();
     Ok(contents)
