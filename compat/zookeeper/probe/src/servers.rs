@@ -64,11 +64,14 @@ impl Servers {
         for node in &mut servers.nodes {
             while !srvr(node.port).contains("Mode:") && !has_session(node.port) {
                 let log = node.directory.join("log");
-                if node.process.try_wait().map_err(|e| e.to_string())?.is_some() {
-                    return Err(format!("the server of '{command}' ended: {}", log.display()));
+                if let Some(status) = node.process.try_wait().map_err(|e| e.to_string())? {
+                    // It goes with its directory.
+                    let log = fs::read_to_string(&log).unwrap_or_default();
+                    return Err(format!("the server of '{command}' ended ({status}):\n{log}"));
                 }
                 if Instant::now() > end {
-                    return Err(format!("the server of '{command}' isn't ready: {log:?}"));
+                    let log = fs::read_to_string(&log).unwrap_or_default();
+                    return Err(format!("the server of '{command}' isn't ready:\n{log}"));
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -106,7 +109,9 @@ impl Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         for node in &mut self.nodes {
-            let _ = Command::new("kill").arg(node.process.id().to_string()).status();
+            if matches!(node.process.try_wait(), Ok(None)) {
+                let _ = Command::new("kill").arg(node.process.id().to_string()).status();
+            }
         }
         for node in &mut self.nodes {
             let end = Instant::now() + Duration::from_secs(10);
