@@ -89,7 +89,20 @@ server_command() {
 
 # A server for one suite: start_server NAME [PROPERTIES]; sets PORT. Ended by stop_servers, at the latest at exit.
 SERVER_PIDS=
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+# A port that nobody has, and that the system gives to no connection before the server has it: below those
+# that Linux takes for outgoing ones (32768 and up).
+free_port() {
+  python3 -c '
+import random, socket
+for port in random.sample(range(15000, 32000), 1000):
+    try:
+        socket.socket().bind(("127.0.0.1", port))
+    except OSError:
+        continue
+    print(port)
+    break
+'
+}
 four_letters() { # PORT WORD: what the server answers
   python3 - "$1" "$2" <<'P'
 import socket, sys

@@ -1,6 +1,7 @@
 import java.io.File;
 import java.io.IOException;
 import java.io.InputStream;
+import java.net.BindException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
@@ -11,6 +12,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.stream.Collectors;
 
 /** One or three servers of ZK_SERVER_CMD (its contract: ../lib.sh), started and ended by this program. */
@@ -143,13 +145,21 @@ final class Cluster implements AutoCloseable {
         }
     }
 
+    /**
+     * Ports that nobody has, and that the system gives to no connection before the servers have them: below those
+     * that Linux takes for outgoing ones.
+     */
     private static List<Integer> freePorts(int count) throws IOException {
         List<ServerSocket> held = new ArrayList<>();
         List<Integer> ports = new ArrayList<>();
-        for (int i = 0; i < count; i++) {
-            ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
-            held.add(socket);
-            ports.add(socket.getLocalPort());
+        while (ports.size() < count) {
+            int port = ThreadLocalRandom.current().nextInt(15_000, 32_000);
+            try {
+                held.add(new ServerSocket(port, 1, InetAddress.getLoopbackAddress()));
+                ports.add(port);
+            } catch (BindException taken) {
+                // The next one.
+            }
         }
         for (ServerSocket socket : held) {
             socket.close();

@@ -1,8 +1,10 @@
 //! Servers of a command, started on free ports and ended by their ids.
 
 use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +12,9 @@ use std::time::{Duration, Instant};
 use crate::client::{Client, Greeting};
 
 const START_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Ports below those that Linux takes for outgoing connections (32768 and up).
+const FIXED_PORTS: Range<u16> = 15_000..32_000;
 
 /// What random steps lean on: a super user, TTL nodes, and containers that nobody collects.
 const PROPERTIES: &str = "-Dzookeeper.DigestAuthenticationProvider.superDigest=\
@@ -146,8 +151,19 @@ fn has_session(port: u16) -> bool {
     opened
 }
 
+/// Ports that nobody has, and that the system gives to no connection before the server has them.
 fn free_ports(count: usize) -> Result<Vec<u16>, String> {
-    let bound: Result<Vec<_>, _> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-    let bound = bound.map_err(|e| e.to_string())?;
+    let mut bound = Vec::new();
+    for _ in 0..1_000 {
+        if bound.len() == count {
+            break;
+        }
+        let chance = RandomState::new().build_hasher().finish();
+        let port = FIXED_PORTS.start + (chance % FIXED_PORTS.len() as u64) as u16;
+        bound.extend(TcpListener::bind(("127.0.0.1", port)));
+    }
+    if bound.len() < count {
+        return Err(format!("no free ports among {FIXED_PORTS:?}"));
+    }
     bound.iter().map(|l| l.local_addr().map(|a| a.port()).map_err(|e| e.to_string())).collect()
 }

@@ -2,6 +2,7 @@
 //! command (env ZK_SERVER_CMD, contract in ../../lib.sh) in the place of Docker images.
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Read, Write};
 use std::marker::PhantomData;
 use std::net::{TcpListener, TcpStream};
@@ -139,7 +140,10 @@ impl clients::Cli {
             }
         }
         if port == 0 {
-            port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            // Below those that Linux takes for outgoing connections, one of which could have it by then.
+            let chance = || (RandomState::new().build_hasher().finish() % 17_000) as u16 + 15_000;
+            let bound = (0..1_000).find_map(|_| TcpListener::bind(("127.0.0.1", chance())).ok());
+            port = bound.unwrap().local_addr().unwrap().port();
         }
         let set = |k: &str, v: String| (k.to_string(), v);
         let jvm = image.image.env.get("SERVER_JVMFLAGS").cloned().unwrap_or_default();
