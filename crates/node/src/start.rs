@@ -61,7 +61,14 @@ pub(crate) async fn start(
         let _ = inner.peer_address.set(listener.local_address());
     }
     let is_fresh = store.is_fresh() && inner.snapshots.newest().is_none();
-    run_raft(&inner, store, is_fresh).await?;
+    if let Err(error) = run_raft(&inner, store, is_fresh).await {
+        // Whoever tries again at once finds the directory free.
+        if let Some(raft) = inner.raft.get() {
+            let _ = raft.shutdown().await;
+        }
+        release(&inner).await;
+        return Err(error);
+    }
     run_tasks(&inner, listener);
     Ok(inner)
 }

@@ -231,11 +231,16 @@ fn strange() -> RPCError<Types> {
 impl RaftNetworkV2<Types> for Peer {
     type SnapshotData = SnapshotFile;
 
+    /// A heartbeat. openraft would wait for its answer no longer than until the next one is due.
+    /// But on the one connection that they take, what is late for one is late for all: where the
+    /// answers take longer than that, be it for a distant or a busy machine, none would ever count.
+    /// Whoever follows waits for longer than `election_min` before it elects somebody else.
     async fn append_entries(
         &mut self,
         request: AppendEntriesRequest<Types>,
-        option: RPCOption,
+        _option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
+        let option = RPCOption::new(self.inner.config.timers.election_min);
         let write = |out: &mut Vec<u8>| {
             out.push(APPEND);
             codec::encode_append(&request, out);

@@ -256,6 +256,8 @@ enum Cut {
     Held,
     /// Connections are broken, and refused.
     Severed,
+    /// What is sent takes so long.
+    Slow(Duration),
 }
 
 impl Network {
@@ -280,6 +282,11 @@ impl Network {
     /// Breaks the connections that a node began, and lets it begin none; others reach it.
     pub(crate) fn keep_in(&self, id: NodeId) {
         self.outward.lock().entry(id).or_default().send_replace(Cut::Severed);
+    }
+
+    /// Everything from and to a node takes so long.
+    pub(crate) fn slow_down(&self, id: NodeId, delay: Duration) {
+        self.cut(id, Cut::Slow(delay));
     }
 
     pub(crate) fn heal(&self) {
@@ -373,6 +380,11 @@ async fn carry_one_way(
             if is_severed(cut).await {
                 return;
             }
+            let delay = match *cut.borrow() {
+                Cut::Slow(delay) => delay,
+                _ => Duration::ZERO,
+            };
+            tokio::time::sleep(delay).await;
         }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;

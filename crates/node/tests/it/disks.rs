@@ -292,7 +292,11 @@ fn a_disk_that_fails_while_the_node_starts_is_not_taken_for_damage() {
         trouble.set(Kind::FailingAfter(works));
         match cluster.try_start(cluster.config(1)) {
             // What comes later it says as any running node does.
-            Ok(_) => break,
+            Ok(node) => {
+                cluster.nodes.insert(1, node);
+                cluster.kill(1);
+                break;
+            }
             Err(StartError::Io(said) | StartError::Fault(Fault::Disk(said))) => {
                 assert!(said.contains("the platter has come off"), "{said}");
                 failures += 1;

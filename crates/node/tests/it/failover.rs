@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::{Command, Number, Reply, Request, Token};
-use lockkeeper_node::{NodeHandle, Unavailable};
+use lockkeeper_node::{NodeHandle, Timers, Unavailable};
 
 use crate::client::{Client, acquire};
 use crate::cluster::{Cluster, eventually};
@@ -232,6 +232,24 @@ fn a_follower_that_reaches_no_leader_says_so_although_it_hears_one() {
     assert_eq!(status.leader, Some(leader));
     cluster.network.heal();
     eventually("it is reached again", || cluster.node(follower).status().is_ready);
+}
+
+#[test]
+fn answers_that_take_longer_than_heartbeats_are_apart_count() {
+    let cluster = Cluster::together(3);
+    let reign = cluster.reign();
+    let client = Client::open(cluster.node(reign.0));
+    // There and back it takes longer than a heartbeat's interval, and not as long as an election's.
+    let Timers { heartbeat, election_min, .. } = Timers::RELAXED;
+    let delay = heartbeat * 3 / 4;
+    assert!(heartbeat < delay * 2 && delay * 2 < election_min / 2);
+    for id in cluster.followers() {
+        cluster.network.slow_down(id, delay);
+    }
+    for _ in 0..3 {
+        client.beat_until_confirmed();
+    }
+    assert_eq!(cluster.reign(), reign, "nobody else was elected");
 }
 
 #[test]
