@@ -74,7 +74,8 @@ impl Inner {
         self.environment.run(work).await
     }
 
-    /// [`Environment::run_behind`](crate::Environment::run_behind) for what changes the data directory.
+    /// [`Environment::run_behind`](crate::Environment::run_behind) for what changes the data
+    /// directory.
     ///
     /// # Errors
     ///

@@ -300,9 +300,7 @@ impl Outbox {
     /// The write of the slot `id` is about to be proposed after all.
     pub(super) fn ask_late(&self, id: u64, asked: Asked) {
         let state = &mut *self.state.lock();
-        if let Some(slot) = state.slot(id) {
-            slot.work = Work::Write(asked);
-        }
+        state.set_work(id, Work::Write(asked));
         state.proposing = Some((id, false));
     }
 
@@ -337,19 +335,12 @@ impl Outbox {
 
     /// A request that has waited fails.
     pub(super) fn fail_waiting(&self, id: u64, error: ErrorCode) {
-        let state = &mut *self.state.lock();
-        if let Some(slot) = state.slot(id) {
-            slot.work = Work::Fails(error);
-        }
+        self.state.lock().set_work(id, Work::Fails(error));
     }
 
     /// A request that has waited has its reply, which is made but for its zxid.
     pub(super) fn answer_waiting(&self, id: u64, xid: i32, reply: &jute::Reply<'_>) {
-        let frame = encode(xid, reply);
-        let state = &mut *self.state.lock();
-        if let Some(slot) = state.slot(id) {
-            slot.work = Work::Answered(frame);
-        }
+        self.state.lock().set_work(id, Work::Answered(writes::unnumbered(xid, reply)));
     }
 
     /// Requests whose wait is over.
@@ -369,7 +360,7 @@ impl Outbox {
 
     /// A request whose reply is made already, but for its zxid, in line.
     pub(super) fn reply_with(&self, xid: i32, op: OpCode, reply: &jute::Reply<'_>) {
-        let frame = encode(xid, reply);
+        let frame = writes::unnumbered(xid, reply);
         self.state.lock().push(xid, op, frame.len(), Work::Answered(frame));
     }
 
@@ -611,6 +602,12 @@ impl State {
     fn slot(&mut self, id: u64) -> Option<&mut Slot> {
         let at = usize::try_from(id.checked_sub(self.first)?).ok()?;
         self.slots.get_mut(at)
+    }
+
+    fn set_work(&mut self, id: u64, work: Work) {
+        if let Some(slot) = self.slot(id) {
+            slot.work = work;
+        }
     }
 
     fn is_next_ready(&self) -> bool {
@@ -894,14 +891,6 @@ impl Sink for Outbox {
     fn close(&self, _: &'static str) {
         self.finish();
     }
-}
-
-/// A reply without its zxid.
-fn encode(xid: i32, reply: &jute::Reply<'_>) -> BytesMut {
-    let mut frame = BytesMut::new();
-    // Only what doesn't fit into 2 GiB can't be sent.
-    let _ = encode_reply(&ReplyHeader { xid, zxid: 0, err: ErrorCode::OK }, reply, &mut frame);
-    frame
 }
 
 /// Where the zxid is in the frame of a reply: behind its length and its xid.

@@ -272,3 +272,11 @@ fn error_code(error: TreeError) -> ErrorCode {
         TreeError::Marshalling => ErrorCode::MARSHALLING_ERROR,
     }
 }
+
+/// The frame of a reply that went well, but for its zxid.
+pub(super) fn unnumbered(xid: i32, reply: &Reply<'_>) -> BytesMut {
+    let mut frame = BytesMut::new();
+    // Only what doesn't fit into 2 GiB can't be sent.
+    let _ = encode_reply(&ReplyHeader { xid, zxid: 0, err: ErrorCode::OK }, reply, &mut frame);
+    frame
+}
