@@ -55,7 +55,8 @@ fn applying_twice_after_a_restart_is_found() {
 #[test]
 fn counting_from_the_receipt_is_found() {
     let live = |seed| OfClient::CountFromReceipt.during(|| try_seed(seed, &Options::default()));
-    found_within("CountFromReceipt", 400, live);
+    // It shows only where a confirmation is late, which it rarely is: in one seed of three hundred.
+    found_within("CountFromReceipt", 1_000, live);
 }
 
 #[test]
