@@ -166,18 +166,15 @@ impl Cluster {
 
     /// The node that leads and is ready, once all running nodes agree on one.
     pub(crate) fn leader(&self) -> NodeId {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let statuses: Vec<_> = self.nodes.values().map(|node| node.handle().status()).collect();
-            if let Some(leader) = statuses[0].leader
-                && self.nodes.contains_key(&leader)
-                && statuses.iter().all(|status| status.is_ready && status.leader == Some(leader))
-            {
-                return leader;
-            }
-            assert!(Instant::now() < deadline, "they agree on no leader: {statuses:#?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let statuses = || self.nodes.values().map(|node| node.handle().status());
+        let mut leader = None;
+        let what = || format!("a leader that all agree on: {:#?}", statuses().collect::<Vec<_>>());
+        eventually_or(what, || {
+            leader = statuses().next().and_then(|status| status.leader);
+            leader.is_some_and(|leader| self.nodes.contains_key(&leader))
+                && statuses().all(|status| status.is_ready && status.leader == leader)
+        });
+        leader.expect("it was found")
     }
 
     /// The leader, and the term in which it leads.
@@ -217,10 +214,15 @@ pub(crate) fn start_node(config: NodeConfig, environment: Environment) -> Result
 }
 
 /// Waits until a condition holds; looks again every few milliseconds.
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    eventually_or(|| what.to_owned(), is_so);
+}
+
+/// The same, with more to say in the end if it doesn't.
+fn eventually_or(what: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
+        assert!(Instant::now() < deadline, "in vain: {}", what());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -380,11 +382,10 @@ async fn carry_one_way(
             if is_severed(cut).await {
                 return;
             }
-            let delay = match *cut.borrow() {
-                Cut::Slow(delay) => delay,
-                _ => Duration::ZERO,
-            };
-            tokio::time::sleep(delay).await;
+            let now = *cut.borrow();
+            if let Cut::Slow(delay) = now {
+                tokio::time::sleep(delay).await;
+            }
         }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;

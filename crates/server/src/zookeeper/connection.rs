@@ -416,6 +416,16 @@ mod tests {
         node
     }
 
+    /// The same, and its front end.
+    async fn front(data_dir: &std::path::Path, unread: &Arc<Unread>) -> (NodeHandle, ZooKeeper) {
+        let environment = Environment::system();
+        let (clock, random) = (Arc::clone(&environment.clock), Arc::clone(&environment.random));
+        let node = node(environment, data_dir).await;
+        let (settings, unread) = (ZooKeeperSettings::default(), Arc::clone(unread));
+        let zookeeper = ZooKeeper::beside(node.clone(), settings, clock, random, unread);
+        (node, zookeeper)
+    }
+
     /// A client with a session.
     async fn join(zookeeper: &ZooKeeper) -> DuplexStream {
         let (mut stream, other) = duplex(1_024);
@@ -549,13 +559,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let data_dir = tempfile::tempdir().unwrap();
         let steps = async {
-            let environment = Environment::system();
-            let (clock, random) = (Arc::clone(&environment.clock), Arc::clone(&environment.random));
-            let node = node(environment, data_dir.path()).await;
             let unread = Arc::new(Unread::new(2 * LONG));
-            let settings = ZooKeeperSettings::default();
-            let own = Arc::clone(&unread);
-            let zookeeper = ZooKeeper::beside(node.clone(), settings, clock, random, own);
+            let (node, zookeeper) = front(data_dir.path(), &unread).await;
             let mut crowd = Vec::new();
             for _ in 0..10 {
                 crowd.push(ask(&zookeeper, "/long").await);
@@ -583,10 +588,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let data_dir = tempfile::tempdir().unwrap();
         let steps = async {
-            let environment = Environment::system();
-            let (clock, random) = (Arc::clone(&environment.clock), Arc::clone(&environment.random));
-            let node = node(environment, data_dir.path()).await;
-            let zookeeper = ZooKeeper::new(node.clone(), Default::default(), clock, random);
+            let (node, zookeeper) = front(data_dir.path(), &Arc::default()).await;
             let paths: Vec<_> = (0..BELOW).map(|at| format!("/long/{at}")).collect();
             let ops = paths.iter().map(|path| create(path, None)).collect();
             change(&node, ops).await;
