@@ -159,6 +159,10 @@ pub(crate) const LISTINGS_BYTES_MAX: usize = 64 << 20;
 /// pays for it.
 pub(crate) const LISTING_MENDED_BYTES_MAX: usize = 4 << 20;
 
+/// Changes that a kept list is mended by between two that read it. To mend one costs a thousandth
+/// of making it anew, so that who changes pays a fraction of what the next reader would.
+pub(crate) const LISTING_UNREAD_CHANGES_MAX: usize = 128;
+
 /// Children from which on a list is worth keeping.
 pub(crate) const LISTING_CHILDREN_MIN: usize = 64;
 

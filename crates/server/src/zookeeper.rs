@@ -90,8 +90,8 @@ struct Front {
     is_reading_only: AtomicBool,
     stopping: watch::Sender<bool>,
     unread: Arc<Unread>,
-    /// Whose znodes are being counted.
-    counting: tokio::sync::Mutex<()>,
+    /// Whoever walks through all of something: one does at a time.
+    walking: tokio::sync::Mutex<()>,
     /// Of all requests together.
     latency: Mutex<Latency>,
     figures: Arc<Figures>,
@@ -144,7 +144,7 @@ impl ZooKeeper {
             is_reading_only: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
             unread,
-            counting: tokio::sync::Mutex::default(),
+            walking: tokio::sync::Mutex::default(),
             latency: Mutex::default(),
             figures,
             started: Instant::now(),

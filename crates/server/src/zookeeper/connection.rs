@@ -1,6 +1,7 @@
 //! One connection: its first bytes, its two halves, and its end.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use lockkeeper_node::Sink;
 use lockkeeper_wire::jute::{ConnectRequest, Frames};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::task::yield_now;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::ids::Id;
@@ -36,7 +37,7 @@ where
     if let Some(word) = Word::of(word) {
         let mask = timeout_at(deadline, mask(word, &mut reader, &mut frames)).await;
         let Ok(Ok(mask)) = mask else { return };
-        let answer = words::answer(word, mask, client.address, &**front);
+        let answer = answer(front, word, mask, client.address).await;
         // At one go: clients read it so.
         let answered = async {
             writer.write_all(answer.as_bytes()).await?;
@@ -79,6 +80,25 @@ where
     }
 }
 
+/// The answer to a word. One that walks through all of something is made on a thread of its own, so
+/// that nobody waits for it but those who want another such.
+async fn answer(
+    front: &Arc<Front>,
+    word: Word,
+    mask: [u8; MASK_BYTES],
+    address: SocketAddr,
+) -> String {
+    let Front { settings, walking, .. } = &**front;
+    if !word.walks() || !settings.words.has(word, settings.read_only) {
+        return words::answer(word, mask, address, &**front);
+    }
+    let _turn = walking.lock().await;
+    let front = Arc::clone(front);
+    let walk = spawn_blocking(move || words::answer(word, mask, address, &*front));
+    // It fails only by a bug, which the log tells.
+    walk.await.unwrap_or_default()
+}
+
 /// A connection among those that the node and the hub know. They forget it when it is dropped,
 /// however it ends.
 struct Connection {
@@ -108,7 +128,15 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.outbox.shut();
         self.front.node.detach(&self.sink);
-        self.front.hub.leave(self.outbox.watcher());
+        let hub = Arc::clone(&self.front.hub);
+        let mut leaving = hub.leave(self.outbox.watcher());
+        if hub.forget(&mut leaving) {
+            tokio::spawn(async move {
+                while hub.forget(&mut leaving) {
+                    yield_now().await;
+                }
+            });
+        }
     }
 }
 
@@ -334,6 +362,7 @@ async fn write(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
@@ -351,7 +380,7 @@ mod tests {
 
     use super::super::outbox::{HANDSHAKE, OPENING, Offer};
     use super::super::writes::Asked;
-    use super::super::{Client, ZooKeeper, ZooKeeperSettings, counts};
+    use super::super::{Client, Whitelist, ZooKeeper, ZooKeeperSettings, counts, hub};
     use super::*;
     use crate::unread::Unread;
 
@@ -418,21 +447,28 @@ mod tests {
 
     /// The same, and its front end.
     async fn front(data_dir: &std::path::Path, unread: &Arc<Unread>) -> (NodeHandle, ZooKeeper) {
+        let settings = ZooKeeperSettings { words: Whitelist::All, ..ZooKeeperSettings::default() };
         let environment = Environment::system();
         let (clock, random) = (Arc::clone(&environment.clock), Arc::clone(&environment.random));
         let node = node(environment, data_dir).await;
-        let (settings, unread) = (ZooKeeperSettings::default(), Arc::clone(unread));
+        let unread = Arc::clone(unread);
         let zookeeper = ZooKeeper::beside(node.clone(), settings, clock, random, unread);
         (node, zookeeper)
     }
 
-    /// A client with a session.
-    async fn join(zookeeper: &ZooKeeper) -> DuplexStream {
-        let (mut stream, other) = duplex(1_024);
+    /// Whoever connects, and has said nothing.
+    fn connect(zookeeper: &ZooKeeper) -> DuplexStream {
+        let (stream, other) = duplex(1_024);
         let address: SocketAddr = ([127, 0, 0, 1], 1).into();
         let zookeeper = zookeeper.clone();
         let client = Client { address, ids: Vec::new() };
         tokio::spawn(async move { zookeeper.serve(other, client).await });
+        stream
+    }
+
+    /// A client with a session.
+    async fn join(zookeeper: &ZooKeeper) -> DuplexStream {
+        let mut stream = connect(zookeeper);
         let mut bytes = BytesMut::new();
         let request = ConnectRequest {
             protocol_version: 0,
@@ -605,6 +641,75 @@ mod tests {
             counting.read_exact(&mut reply).await.unwrap();
             assert_eq!(reply[16..], i32::try_from(BELOW).unwrap().to_be_bytes());
             drop((counting, other, zookeeper));
+            node.stop().await;
+        };
+        runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });
+    }
+
+    #[test]
+    fn nobody_waits_for_what_a_client_that_goes_has_watched() {
+        const WATCHED: usize = 20 * hub::STRETCH;
+
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let data_dir = tempfile::tempdir().unwrap();
+        let steps = async {
+            let (node, zookeeper) = front(data_dir.path(), &Arc::default()).await;
+            let (mut watching, mut other) = (join(&zookeeper).await, join(&zookeeper).await);
+            for at in 0..WATCHED {
+                let path = format!("/absent-{at}");
+                for stream in [&mut watching, &mut other] {
+                    send(stream, &Request::Exists(Read { path: Some(&path), watch: true })).await;
+                    frame(stream).await;
+                }
+            }
+            let hub = &zookeeper.front.hub;
+            let watches = || hub.watch_counts().data;
+            assert_eq!(watches(), 2 * WATCHED);
+            let of = |outbox: &Arc<Outbox>| hub.data_watches(outbox.watcher()).len();
+            let by_connection = || hub.connections().iter().map(of).collect::<Vec<_>>();
+            assert_eq!(by_connection(), [WATCHED, WATCHED]);
+            drop(watching);
+            // How many there are whenever it is this task's turn.
+            let mut seen = BTreeSet::new();
+            while watches() > WATCHED {
+                seen.insert(watches());
+                yield_now().await;
+            }
+            assert!(seen.len() > 10, "{seen:?}");
+            // What others watch, they watch on.
+            assert_eq!(by_connection(), [WATCHED]);
+            change(&node, vec![create("/absent-7", None)]).await;
+            frame(&mut other).await;
+            assert_eq!(watches(), WATCHED - 1);
+            drop((other, zookeeper));
+            node.stop().await;
+        };
+        runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });
+    }
+
+    #[test]
+    fn whoever_walks_through_all_keeps_only_his_like_waiting() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let data_dir = tempfile::tempdir().unwrap();
+        let steps = async {
+            let (node, zookeeper) = front(data_dir.path(), &Arc::default()).await;
+            let ask = async |word: &[u8]| {
+                let mut stream = connect(&zookeeper);
+                stream.write_all(word).await.unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await.unwrap();
+                answer
+            };
+            let turn = zookeeper.front.walking.lock().await;
+            tokio::select! {
+                biased;
+                _ = ask(b"stat") => panic!("another one walks"),
+                answer = ask(b"srvr") => assert!(answer.contains("Mode: standalone"), "{answer}"),
+            }
+            drop(turn);
+            let answer = ask(b"stat").await;
+            assert!(answer.contains("Clients:\n"), "{answer}");
+            drop(zookeeper);
             node.stop().await;
         };
         runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });

@@ -11,7 +11,7 @@
 //! - What is told is in the outbox before any reply that shows the change: the node tells of the
 //!   changes of a command first, and answers it then.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, hash_set};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,6 +26,9 @@ use super::listings::Listings;
 use super::metrics::Figures;
 use super::outbox::Outbox;
 use crate::limits::{WATCHED_BYTES_MAX, WATCHED_PATHS_MAX};
+
+/// Watches that are walked through before others have their turn: a millisecond.
+pub(super) const STRETCH: usize = if cfg!(test) { 4 } else { 4_096 };
 
 /// A connection among those that may watch.
 pub(super) type WatcherId = u64;
@@ -77,6 +80,12 @@ pub(crate) struct WatchCounts {
     pub(crate) data: usize,
     /// Of their children.
     pub(crate) child: usize,
+}
+
+/// The watches of a connection that is gone, as far as they are not forgotten.
+pub(super) struct Leaving {
+    id: WatcherId,
+    paths: hash_set::IntoIter<Arc<str>>,
 }
 
 struct Watcher {
@@ -184,29 +193,37 @@ impl Tables {
     ) -> u8 {
         let before = self.paths.get(path).map_or(0, |watched| watched.modes(table, watcher));
         let after = change(before);
-        if before == after {
+        if before == after || !self.watchers.contains_key(&watcher) {
             return before;
         }
-        let Some(of_watcher) = self.watchers.get_mut(&watcher) else { return before };
+        let (shared, is_left) = self.set(watcher, path, table, after);
+        if let Some(of_watcher) = self.watchers.get_mut(&watcher) {
+            if is_left {
+                of_watcher.bytes += if of_watcher.paths.insert(shared) { path.len() } else { 0 };
+            } else {
+                of_watcher.bytes -= if of_watcher.paths.remove(path) { path.len() } else { 0 };
+            }
+        }
+        before
+    }
+
+    /// Sets the ways in which a connection watches a path, but not what is written down with the
+    /// connection: the path, as it is shared, and whether it is still to be there.
+    fn set(&mut self, watcher: WatcherId, path: &str, table: Table, modes: u8) -> (Arc<str>, bool) {
         let shared = match self.paths.get_key_value(path) {
             Some((shared, _)) => Arc::clone(shared),
             None => Arc::from(path),
         };
         let watched = self.paths.entry(Arc::clone(&shared)).or_default();
-        watched.crowd(table).set(watcher, after);
+        let before = watched.modes(table, watcher);
+        watched.crowd(table).set(watcher, modes);
         let is_left =
             watched.modes(Table::Data, watcher) | watched.modes(Table::Child, watcher) != 0;
-        let is_watched = !watched.data.is_nobody() || !watched.child.is_nobody();
-        if is_left {
-            of_watcher.bytes += if of_watcher.paths.insert(shared) { path.len() } else { 0 };
-        } else {
-            of_watcher.bytes -= if of_watcher.paths.remove(path) { path.len() } else { 0 };
-        }
-        if !is_watched {
+        if watched.data.is_nobody() && watched.child.is_nobody() {
             self.paths.remove(path);
         }
-        self.count(path, table, before, after);
-        before
+        self.count(path, table, before, modes);
+        (shared, is_left)
     }
 
     fn count(&mut self, path: &str, table: Table, before: u8, after: u8) {
@@ -310,19 +327,23 @@ impl Hub {
         id
     }
 
-    /// A connection is gone, and its watches with it.
-    pub(super) fn leave(&self, id: WatcherId) {
+    /// A connection is gone: nothing is told to it any more. Its watches are to be forgotten.
+    pub(super) fn leave(&self, id: WatcherId) -> Leaving {
+        let watcher = self.tables.lock().watchers.remove(&id);
+        let paths = watcher.map(|watcher| watcher.paths).unwrap_or_default();
+        Leaving { id, paths: paths.into_iter() }
+    }
+
+    /// Forgets watches of a connection that is gone, a stretch of them. False if these were the
+    /// last.
+    pub(super) fn forget(&self, leaving: &mut Leaving) -> bool {
         let mut tables = self.tables.lock();
-        let paths = tables.watchers.get_mut(&id).map(|watcher| {
-            watcher.bytes = 0;
-            std::mem::take(&mut watcher.paths)
-        });
-        for path in paths.unwrap_or_default() {
+        for path in leaving.paths.by_ref().take(STRETCH) {
             for table in [Table::Data, Table::Child] {
-                tables.change(id, &path, table, |_| 0);
+                tables.set(leaving.id, &path, table, 0);
             }
         }
-        tables.watchers.remove(&id);
+        leaving.paths.len() > 0
     }
 
     /// The connections, in the order in which they came.
@@ -335,22 +356,24 @@ impl Hub {
         self.tables.lock().counts
     }
 
-    /// Every watched path, with the connections that watch the node itself.
-    pub(super) fn data_watches(&self) -> Vec<(Arc<str>, Vec<Arc<Outbox>>)> {
-        let tables = self.tables.lock();
-        let mut all: Vec<_> = tables
-            .paths
-            .iter()
-            .filter(|(_, watched)| !watched.data.is_nobody())
-            .map(|(path, watched)| {
-                let mut ids = Vec::new();
-                watched.data.gather(mode::ALL, &mut ids);
-                let outboxes = ids.iter().filter_map(|id| tables.watchers.get(id));
-                (Arc::clone(path), outboxes.map(|watcher| Arc::clone(&watcher.outbox)).collect())
-            })
-            .collect();
-        all.sort_by(|(a, _): &(Arc<str>, Vec<_>), (b, _)| a.cmp(b));
-        all
+    /// The paths that a connection watches for the nodes themselves.
+    ///
+    /// Nobody waits for more than a stretch of them, or, if it watches hundreds of thousands, for
+    /// as long as it takes to copy a pointer to each: what changes meanwhile may be missed.
+    pub(super) fn data_watches(&self, id: WatcherId) -> Vec<Arc<str>> {
+        let paths: Vec<Arc<str>> = match self.tables.lock().watchers.get(&id) {
+            Some(watcher) => watcher.paths.iter().cloned().collect(),
+            None => Vec::new(),
+        };
+        let mut kept = Vec::new();
+        for stretch in paths.chunks(STRETCH) {
+            let tables = self.tables.lock();
+            let is_watched = |path: &&Arc<str>| {
+                tables.paths.get(*path).is_some_and(|watched| watched.data.modes(id) != 0)
+            };
+            kept.extend(stretch.iter().filter(is_watched).cloned());
+        }
+        kept
     }
 
     /// Whether a connection may watch so many more paths, of so many bytes together.

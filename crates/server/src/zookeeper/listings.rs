@@ -3,7 +3,9 @@
 //! A lock with thousands of waiters is a znode with as many children, and each of them asks for
 //! the whole list whenever it is woken. The list is kept as it is sent, and mended by the changes
 //! that the hub is told of, so that a reply costs a copy and not a walk through the tree. One that
-//! is very long is kept only until it changes.
+//! is very long is kept only until it changes, and one that nobody reads only until it has changed
+//! for some time: a session's end takes thousands of children at once, and would else move what is
+//! behind each of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +15,9 @@ use lockkeeper_core::{NodeChange, StateMachine};
 use parking_lot::Mutex;
 
 use super::hub::parent;
-use crate::limits::{LISTING_CHILDREN_MIN, LISTING_MENDED_BYTES_MAX, LISTINGS_BYTES_MAX};
+use crate::limits::{
+    LISTING_CHILDREN_MIN, LISTING_MENDED_BYTES_MAX, LISTING_UNREAD_CHANGES_MAX, LISTINGS_BYTES_MAX,
+};
 
 /// The kept lists of one server.
 #[derive(Default)]
@@ -36,6 +40,8 @@ struct Listing {
     /// The change of the children that it shows.
     pzxid: i64,
     used: u64,
+    /// Changes since it was read.
+    unread_changes: usize,
 }
 
 impl Listings {
@@ -46,6 +52,7 @@ impl Listings {
         let clock = kept.clock;
         if let Some(listing) = kept.lists.get_mut(path).filter(|listing| listing.pzxid == pzxid) {
             listing.used = clock;
+            listing.unread_changes = 0;
             return listing.write(out);
         }
         let listing = Listing::of(path, pzxid, clock, state);
@@ -70,7 +77,9 @@ impl Listings {
         let Some(above) = parent(path) else { return };
         let Some(listing) = kept.lists.get_mut(above) else { return };
         let before = listing.names.len();
-        if before > LISTING_MENDED_BYTES_MAX {
+        listing.unread_changes += 1;
+        if before > LISTING_MENDED_BYTES_MAX || listing.unread_changes > LISTING_UNREAD_CHANGES_MAX
+        {
             return kept.remove(above);
         }
         let name = path.rsplit('/').next().unwrap_or("");
@@ -128,7 +137,7 @@ impl Listing {
             names.put_slice(&length(name));
             names.put_slice(name.as_bytes());
         }
-        Self { names, count: children.len(), pzxid, used }
+        Self { names, count: children.len(), pzxid, used, unread_changes: 0 }
     }
 
     fn write(&self, out: &mut BytesMut) {
@@ -175,11 +184,33 @@ fn length(name: &str) -> [u8; 4] {
 mod tests {
     use super::*;
 
+    fn empty() -> Listing {
+        Listing { names: Vec::new(), count: 0, pzxid: 1, used: 1, unread_changes: 0 }
+    }
+
+    #[test]
+    fn a_list_that_nobody_reads_is_not_mended_for_ever() {
+        let listings = Listings::default();
+        listings.kept.lock().keep("/", empty());
+        let is_kept = || listings.kept.lock().lists.contains_key("/");
+        let change = |number: usize| {
+            listings.follow(&format!("/{number}"), NodeChange::Created, 1);
+        };
+        (0..LISTING_UNREAD_CHANGES_MAX).for_each(change);
+        assert!(is_kept());
+        listings.write("/", 1, &StateMachine::default(), &mut BytesMut::new());
+        (LISTING_UNREAD_CHANGES_MAX..2 * LISTING_UNREAD_CHANGES_MAX).for_each(change);
+        assert!(is_kept(), "reading it makes it worth mending");
+        change(usize::MAX);
+        assert!(!is_kept());
+        assert_eq!(listings.kept.lock().bytes, 0);
+    }
+
     #[test]
     fn a_change_pays_for_no_list_that_is_very_long() {
         let listings = Listings::default();
         let list = |path: &str, bytes| {
-            let listing = Listing { names: vec![0; bytes], count: bytes / 4, pzxid: 1, used: 1 };
+            let listing = Listing { names: vec![0; bytes], count: bytes / 4, ..empty() };
             listings.kept.lock().keep(path, listing);
         };
         list("/short", 400);
@@ -194,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_list_is_mended_in_order() {
-        let mut listing = Listing { names: Vec::new(), count: 0, pzxid: 0, used: 0 };
+        let mut listing = empty();
         for name in ["m", "a", "z", "ab", "b"] {
             assert!(listing.insert(name));
             assert!(!listing.insert(name));

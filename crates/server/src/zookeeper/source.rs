@@ -1,11 +1,14 @@
-//! The facts of this server, gathered when somebody asks.
+//! The facts of this server, gathered when somebody asks. What is long is gathered from a frozen
+//! state, or a connection at a time, so that nobody who works waits for somebody who looks.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lockkeeper_core::{ENSEMBLE_PATH, StateMachine};
+use lockkeeper_core::{ENSEMBLE_PATH, Lease, Tree};
 use lockkeeper_node::Status;
 use rustix::process::{Resource, getrlimit};
 
@@ -117,32 +120,31 @@ impl Source for Front {
 
     fn sessions(&self) -> Sessions {
         let now_ms = self.clock.wall_ms();
-        self.node.query(|state, _| {
-            let tree = state.tree();
-            let paths = |session| tree.ephemerals(session).map(ToString::to_string).collect();
-            Sessions {
-                // When it was last heard only its own server knows, and the leader.
-                expiries: state
-                    .leases()
-                    .map(|lease| (lease.session.0, now_ms + u64::from(lease.ttl_ms)))
-                    .collect(),
-                ephemerals: tree.owners().map(|(session, _)| (session.0, paths(session))).collect(),
-            }
-        })
+        let frozen = self.node.query(|state, _| state.clone());
+        let tree = frozen.tree();
+        let paths = |session| tree.ephemerals(session).map(ToString::to_string).collect();
+        // When one was last heard only its own server knows, and the leader.
+        let expires = |lease: Lease| (lease.session.0, now_ms + u64::from(lease.ttl_ms));
+        Sessions {
+            expiries: frozen.leases().map(expires).collect(),
+            ephemerals: tree.owners().map(|(session, _)| (session.0, paths(session))).collect(),
+        }
     }
 
     fn watches(&self) -> Vec<(String, Vec<u64>)> {
-        let watches = self.hub.data_watches().into_iter().map(|(path, connections)| {
-            let sessions = connections.iter().filter_map(|outbox| outbox.view().session);
-            let mut sessions: Vec<u64> = sessions.map(|session| session.0).collect();
-            sessions.sort_unstable();
-            (path.to_string(), sessions)
-        });
-        watches.collect()
+        let mut by_path: BTreeMap<Arc<str>, Vec<u64>> = BTreeMap::new();
+        for outbox in self.hub.connections() {
+            let Some(session) = outbox.view().session else { continue };
+            for path in self.hub.data_watches(outbox.watcher()) {
+                by_path.entry(path).or_default().push(session.0);
+            }
+        }
+        by_path.values_mut().for_each(|sessions| sessions.sort_unstable());
+        by_path.into_iter().map(|(path, sessions)| (path.to_string(), sessions)).collect()
     }
 
     fn ephemerals_below(&self, prefix: &str) -> Vec<(String, u64)> {
-        self.node.query(|state, _| ephemerals_below(state, prefix))
+        ephemerals_below(&self.node.query(|state, _| state.tree().clone()), prefix)
     }
 
     fn reset_server(&self) {
@@ -155,8 +157,7 @@ impl Source for Front {
     }
 }
 
-fn ephemerals_below(state: &StateMachine, prefix: &str) -> Vec<(String, u64)> {
-    let tree = state.tree();
+fn ephemerals_below(tree: &Tree, prefix: &str) -> Vec<(String, u64)> {
     let below = |parent: &str, name: &str| {
         if parent == "/" { format!("/{name}") } else { format!("{parent}/{name}") }
     };

@@ -58,7 +58,7 @@ impl Whitelist {
         }
     }
 
-    fn has(&self, word: Word, reads_only: bool) -> bool {
+    pub(super) fn has(&self, word: Word, reads_only: bool) -> bool {
         match self {
             Self::All => true,
             Self::Only(words) => {
@@ -100,6 +100,22 @@ impl Word {
 
     pub(super) fn name(self) -> &'static str {
         Self::ALL.iter().find(|(word, _)| *word == self).map_or("", |(_, name)| name)
+    }
+
+    /// Whether its answer is as long as what there is of connections, sessions, watches or files.
+    pub(super) fn walks(self) -> bool {
+        matches!(
+            self,
+            Self::Stat
+                | Self::Cons
+                | Self::Crst
+                | Self::Conf
+                | Self::Dirs
+                | Self::Dump
+                | Self::Wchs
+                | Self::Wchc
+                | Self::Wchp
+        )
     }
 
     /// Whether it is answered whatever state the server is in.
