@@ -67,6 +67,7 @@ async fn serve_reign(inner: &Arc<Inner>, Leadership { leader, term }: Leadership
         None => std::future::pending().await,
         Some(leader) if leader == inner.config.id => {
             tracing::info!(term, "this node leads");
+            inner.lease.renew();
             inner.begin_reign();
             space::note_leader(inner, None);
             inner.route.send_replace(Route::Here(term));
@@ -91,13 +92,15 @@ async fn serve_reign(inner: &Arc<Inner>, Leadership { leader, term }: Leadership
 /// As the leader of `term`: proposes this node's own batches.
 async fn propose(inner: &Arc<Inner>, term: u64) {
     loop {
-        while let Some(batch) = inner.next_batch(term) {
-            let refusing = Arc::clone(inner);
-            let number = entry::decode(&batch).map_or(0, |view| view.id.number);
-            let refused = move |reason| refuse(&refusing, number, reason);
-            inner.propose(term, batch, refused).await;
-        }
-        inner.batcher.ready.notified().await;
+        inner.await_majority().await;
+        let Some(batch) = inner.next_batch(term) else {
+            inner.batcher.ready.notified().await;
+            continue;
+        };
+        let refusing = Arc::clone(inner);
+        let number = entry::decode(&batch).map_or(0, |view| view.id.number);
+        let refused = move |reason| refuse(&refusing, number, reason);
+        inner.propose(term, batch, refused).await;
     }
 }
 
@@ -367,6 +370,8 @@ async fn hear_follower(
         }
         match message {
             ToLeader::Batch { term, bytes } => {
+                // Before it goes through the gate: the link may break meanwhile.
+                inner.await_majority().await;
                 propose_for(inner, origin, term, frame.slice_ref(bytes), outbox).await?;
             }
             ToLeader::Living { term, number, sessions } => {

@@ -26,6 +26,7 @@ use crate::entry::{self, BatchId};
 use crate::forward::{Gate, Link};
 use crate::hold::Hold;
 use crate::identity::Identity;
+use crate::lease::Lease;
 use crate::living::Living;
 use crate::log::Log;
 #[cfg(feature = "mutations")]
@@ -77,6 +78,7 @@ pub(crate) struct Inner {
     pub(crate) quiet_until: OnceLock<Monotonic>,
     /// Until then this node doesn't stand.
     pub(crate) rests_until: Mutex<Monotonic>,
+    pub(crate) lease: Lease,
     /// As the leader: held while the members are changed all at once, or shown otherwise.
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
     /// A snapshot is being received.

@@ -24,6 +24,7 @@ pub mod fuzzing;
 mod hold;
 mod identity;
 mod inner;
+mod lease;
 mod living;
 mod log;
 mod log_store;

@@ -48,6 +48,20 @@ pub(crate) fn note_vote(inner: &Arc<Inner>, took: Duration) {
     rest(inner, (4 * (took + took * chance / 1_024)).min(REST_MAX));
 }
 
+/// An entry was applied, which took so long. Meanwhile this node has heard nobody, and its leader,
+/// which does the same work, may have said nothing. So its silence says nothing yet.
+pub(crate) fn note_apply(inner: &Arc<Inner>, took: Duration) {
+    let election_min = inner.config.timers.election_min;
+    if took * 2 < election_min {
+        return;
+    }
+    // While the log is read at the start, nobody stands.
+    let has_started = inner.raft.get().is_some();
+    if has_started && !inner.is_single_voter() {
+        rest(inner, (election_min + 2 * took).min(REST_MAX));
+    }
+}
+
 /// Doesn't stand for so long, from now on.
 fn rest(inner: &Arc<Inner>, time: Duration) {
     let until = inner.now().plus(time);

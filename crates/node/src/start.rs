@@ -20,6 +20,7 @@ use crate::forward::{Gate, Link};
 use crate::hold::Hold;
 use crate::identity::Identity;
 use crate::inner::{Inner, RETRY, Route, Snapshots};
+use crate::lease::Lease;
 use crate::living::Living;
 use crate::log::{Log, LogOptions};
 use crate::log_store::LogStore;
@@ -180,6 +181,7 @@ fn open(
         leader_changes: AtomicU64::new(0),
         quiet_until: OnceLock::new(),
         rests_until: Mutex::new(Monotonic(0)),
+        lease: Lease::default(),
         changing: Arc::default(),
         receiving: tokio::sync::Mutex::new(()),
         raft: OnceLock::new(),

@@ -297,7 +297,7 @@ impl Network {
         }
     }
 
-    fn environment(self: &Arc<Self>, id: NodeId) -> Environment {
+    pub(crate) fn environment(self: &Arc<Self>, id: NodeId) -> Environment {
         let system = Environment::system();
         let wire = Wire { id, network: Arc::clone(self), system: system.transport };
         let disk = TroubledDisk { disk: system.disk, trouble: self.disk_trouble(id) };

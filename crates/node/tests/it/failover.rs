@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::{Command, Number, Reply, Request, Token};
-use lockkeeper_node::{NodeHandle, Timers, Unavailable};
+use lockkeeper_core::{Command, Event, Number, Reply, Request, Stamp, StateMachine, Token};
+use lockkeeper_node::{Applied, NodeHandle, Observer, Sink, Timers, Unavailable, WatchId};
 
 use crate::client::{Client, acquire};
-use crate::cluster::{Cluster, eventually};
+use crate::cluster::{Cluster, eventually, start_node};
 
 #[test]
 fn no_hold_is_lost_and_no_request_happens_twice_when_the_leader_dies() {
@@ -250,6 +250,76 @@ fn answers_that_take_longer_than_heartbeats_are_apart_count() {
         client.beat_until_confirmed();
     }
     assert_eq!(cluster.reign(), reign, "nobody else was elected");
+}
+
+/// Makes it long to apply what it is told of.
+struct Sleeper {
+    time: Duration,
+    sleeps: AtomicBool,
+}
+
+impl Sink for Sleeper {
+    fn event(&self, _: Option<WatchId>, _: &Event, _: &StateMachine, _: Stamp) {
+        self.sleeps.store(true, Ordering::Relaxed);
+        std::thread::sleep(self.time);
+    }
+
+    fn reply(&self, _: u64, _: Result<&Reply, &Unavailable>, _: &StateMachine, _: Stamp) {}
+    fn confirmed(&self, _: u64) {}
+    fn flush(&self) {}
+    fn close(&self, _: &'static str) {}
+}
+
+#[test]
+fn an_entry_that_is_long_to_apply_changes_no_leader_and_refuses_nobody() {
+    let cluster = Cluster::together(3);
+    let reign = cluster.reign();
+    let mut clients: Vec<_> = (1..=3).map(|id| Client::open(cluster.node(id))).collect();
+    // Longer than anybody waits for a leader, and than a leader proposes without being answered;
+    // and for the leader longer still.
+    let time = |id| Timers::RELAXED.election_max * if id == reign.0 { 4 } else { 3 } / 2;
+    let sleeper = |id| Arc::new(Sleeper { time: time(id), sleeps: AtomicBool::new(false) });
+    let sleepers: Vec<_> = (1..=3).map(sleeper).collect();
+    for (id, sleeper) in (1..).zip(&sleepers) {
+        let sink: Arc<dyn Sink> = sleeper.clone();
+        cluster.node(id).watch("long", 1, &sink);
+    }
+    let mut first = clients.swap_remove(0);
+    let taking = std::thread::spawn(move || first.take("long"));
+    eventually("all are at it", || {
+        sleepers.iter().all(|sleeper| sleeper.sleeps.load(Ordering::Relaxed))
+    });
+    for client in &mut clients {
+        let (session, floor, number) = (client.session, Number(1), Number(client.next_number()));
+        let request = acquire("other");
+        client.try_ask(&Command::Request { session, number, floor, request }).expect("no refusal");
+    }
+    taking.join().expect("it is granted");
+    assert_eq!(cluster.reign(), reign, "nobody else was elected");
+}
+
+/// Makes every entry long to apply.
+struct Ponderer(Duration);
+
+impl Observer for Ponderer {
+    fn applied(&self, _: Applied<'_>) {
+        std::thread::sleep(self.0);
+    }
+    fn leads(&self, _: u64) {}
+}
+
+#[test]
+fn entries_that_are_long_to_apply_may_be_applied_again_at_a_start() {
+    let mut cluster = Cluster::together(3);
+    let mut client = Client::open(cluster.node(1));
+    client.take("before");
+    client.leave();
+    cluster.stop(1);
+    let mut environment = cluster.network.environment(1);
+    environment.observer = Some(Arc::new(Ponderer(Timers::RELAXED.election_min)));
+    let node = start_node(cluster.config(1), environment).expect("it starts");
+    cluster.nodes.insert(1, node);
+    eventually("it is served", || cluster.node(1).status().is_ready);
 }
 
 #[test]
