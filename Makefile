@@ -82,7 +82,7 @@ $(FUZZ_TARGETS:%=fuzz-%): fuzz-%:
 ## SERVER=zookeeper for the real one. They fetch what they need (PyPI, Maven Central, Go modules, npm,
 ## crates.io) and say what they couldn't. docs/compat-zookeeper.md has the counts.
 ZOOKEEPER_SUITES := kazoo kazoo-3 client-rs curator zkcli words go node examples differential
-.PHONY: zookeeper-suites zookeeper-short zookeeper-load zookeeper-handover zookeeper-full zookeeper-kafka $(ZOOKEEPER_SUITES:%=zookeeper-%)
+.PHONY: zookeeper-suites zookeeper-short zookeeper-load zookeeper-handover zookeeper-full zookeeper-stalls zookeeper-kafka $(ZOOKEEPER_SUITES:%=zookeeper-%)
 zookeeper-suites:
 	compat/zookeeper/all.sh $(ZOOKEEPER_SUITES)
 
@@ -112,6 +112,11 @@ zookeeper-handover:
 ## A million znodes and 200,000 watches: their memory, and what a lock beside them takes.
 zookeeper-full:
 	compat/zookeeper/probe/full.sh
+
+## How long others wait while one sets, asks for and leaves 200,000 watches, and one ends who has 100,000
+## ephemeral znodes.
+zookeeper-stalls:
+	compat/zookeeper/probe/stalls.sh
 
 ## Kafka 3.9 in ZooKeeper mode: a topic, a killed controller, a broker that comes back. A gigabyte of memory.
 zookeeper-kafka:

@@ -179,11 +179,11 @@ fn path(znode: usize) -> String {
     format!("/full/{}/{znode:07}", znode / DIRECTORY)
 }
 
-fn put_create(out: &mut Out, path: &str, data: &[u8], flags: i32) {
+pub fn put_create(out: &mut Out, path: &str, data: &[u8], flags: i32) {
     out.string(path).buffer(Some(data)).i32(1).i32(31).string("world").string("anyone").i32(flags);
 }
 
-fn make(client: &mut Client, path: &str, data: &[u8]) -> Result<(), String> {
+pub fn make(client: &mut Client, path: &str, data: &[u8]) -> Result<(), String> {
     let mut out = Out::default();
     put_create(&mut out, path, data, 0);
     match ask(client, CREATE, &out.0)?.0 {
@@ -192,7 +192,7 @@ fn make(client: &mut Client, path: &str, data: &[u8]) -> Result<(), String> {
     }
 }
 
-fn ask(client: &mut Client, op: i32, body: &[u8]) -> Result<(i32, Vec<u8>), String> {
+pub fn ask(client: &mut Client, op: i32, body: &[u8]) -> Result<(i32, Vec<u8>), String> {
     client.ask(op, body).map_err(|silence| format!("no reply: {silence:?}"))
 }
 

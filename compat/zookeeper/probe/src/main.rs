@@ -3,7 +3,8 @@
 //! `differential` sends the same random steps to two servers and compares all that comes back;
 //! `load` runs the classic lock recipe over a few connections and says how many locks a second
 //! were taken and released; `handover` times one lock that thousands wait for; `full` says what a
-//! full tree and many watches cost. Servers are commands by the contract of `../lib.sh`.
+//! full tree and many watches cost; `stalls` says how long others wait for who does something long.
+//! Servers are commands by the contract of `../lib.sh`.
 //!
 //! **Invariant.** Nothing here comes from the product: what both sides share is the specification.
 
@@ -16,6 +17,7 @@ mod load;
 #[cfg(feature = "library")]
 mod load_library;
 mod servers;
+mod stalls;
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         "load" => load::run(&flags),
         "full" => full::run(&flags),
         "handover" => handover::run(&flags),
+        "stalls" => stalls::run(&flags),
         other => return usage(&format!("no such command: '{other}'")),
     };
     match result {
@@ -54,6 +57,7 @@ fn usage(error: &str) -> ExitCode {
          \x20     [--client lean|library] [--warm SECONDS] [--seconds 10] [--runs 3]\n\
          probe handover [--servers 3] [--connections 16] [--waiters 2,20000] [--rounds 300]\n\
          probe full [--servers 3] [--connections 16] [--znodes 1000000] [--watches 200000] [--seconds 5]\n\
+         probe stalls [--servers 3] [--watches 200000] [--ephemerals 100000]\n\
          \x20     ZK_SERVER_CMD names the server"
     );
     ExitCode::from(2)
