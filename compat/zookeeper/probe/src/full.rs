@@ -11,10 +11,10 @@ use crate::client::{Client, Greeting};
 use crate::jute::{In, Out};
 use crate::servers::Servers;
 
-const CREATE: i32 = 1;
+pub const CREATE: i32 = 1;
 const DELETE: i32 = 2;
 const EXISTS: i32 = 3;
-const MULTI: i32 = 14;
+pub const MULTI: i32 = 14;
 const PING: i32 = 11;
 
 /// Znodes of one directory, and of one multi.

@@ -13,15 +13,13 @@ use std::time::{Duration, Instant};
 
 use crate::Flags;
 use crate::client::{Client, Greeting};
-use crate::full::{ask, make, put_create};
+use crate::full::{CREATE, MULTI, ask, make, put_create};
 use crate::jute::Out;
 use crate::servers::Servers;
 
-const CREATE: i32 = 1;
 const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;
 const GET_CHILDREN: i32 = 8;
-const MULTI: i32 = 14;
 const SET_WATCHES: i32 = 101;
 const CLOSE_SESSION: i32 = -11;
 

@@ -364,6 +364,7 @@ async fn write(
 mod tests {
     use std::collections::BTreeSet;
     use std::net::SocketAddr;
+    use std::path::Path;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
@@ -388,6 +389,13 @@ mod tests {
 
     /// Longer than anything here takes.
     const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Runs a test's steps on one thread, with a directory of its own.
+    fn run(steps: impl AsyncFnOnce(&Path)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let data_dir = tempfile::tempdir().unwrap();
+        runtime.block_on(async { timeout(PATIENCE, steps(data_dir.path())).await.unwrap() });
+    }
 
     /// Waits for one answer after the other.
     #[derive(Default)]
@@ -432,7 +440,7 @@ mod tests {
     }
 
     /// A node with long data at `/long` and little at `/`.
-    async fn node(environment: Environment, data_dir: &std::path::Path) -> NodeHandle {
+    async fn node(environment: Environment, data_dir: &Path) -> NodeHandle {
         let mut config = NodeConfig::new(1, data_dir.to_owned());
         config.free_space_bytes_min = 0;
         let node = NodeHandle::start(config, environment).await.unwrap();
@@ -446,7 +454,7 @@ mod tests {
     }
 
     /// The same, and its front end.
-    async fn front(data_dir: &std::path::Path, unread: &Arc<Unread>) -> (NodeHandle, ZooKeeper) {
+    async fn front(data_dir: &Path, unread: &Arc<Unread>) -> (NodeHandle, ZooKeeper) {
         let settings = ZooKeeperSettings { words: Whitelist::All, ..ZooKeeperSettings::default() };
         let environment = Environment::system();
         let (clock, random) = (Arc::clone(&environment.clock), Arc::clone(&environment.random));
@@ -527,12 +535,10 @@ mod tests {
     fn whoever_was_suspended_for_longer_than_a_lease_asks_before_it_answers() {
         const TIMEOUT: Duration = Duration::from_secs(6);
 
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let data_dir = tempfile::tempdir().unwrap();
-        let steps = async {
+        run(async |data_dir| {
             let environment = Environment::system();
             let random = Arc::clone(&environment.random);
-            let node = node(environment, data_dir.path()).await;
+            let node = node(environment, data_dir).await;
             let clock = Arc::new(Suspended::default());
             let (settings, own) = (ZooKeeperSettings::default(), clock.clone());
             let zookeeper = ZooKeeper::new(node.clone(), settings, own, random);
@@ -586,17 +592,14 @@ mod tests {
             assert!(sends().await && !outbox.is_forsaken());
             drop(zookeeper);
             node.stop().await;
-        };
-        runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });
+        });
     }
 
     #[test]
     fn long_replies_wait_while_others_are_not_read() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let data_dir = tempfile::tempdir().unwrap();
-        let steps = async {
+        run(async |data_dir| {
             let unread = Arc::new(Unread::new(2 * LONG));
-            let (node, zookeeper) = front(data_dir.path(), &unread).await;
+            let (node, zookeeper) = front(data_dir, &unread).await;
             let mut crowd = Vec::new();
             for _ in 0..10 {
                 crowd.push(ask(&zookeeper, "/long").await);
@@ -613,18 +616,15 @@ mod tests {
             }
             drop((crowd, modest, zookeeper));
             node.stop().await;
-        };
-        runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });
+        });
     }
 
     #[test]
     fn nobody_waits_for_a_long_count() {
         const BELOW: usize = 20 * counts::STRETCH;
 
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let data_dir = tempfile::tempdir().unwrap();
-        let steps = async {
-            let (node, zookeeper) = front(data_dir.path(), &Arc::default()).await;
+        run(async |data_dir| {
+            let (node, zookeeper) = front(data_dir, &Arc::default()).await;
             let paths: Vec<_> = (0..BELOW).map(|at| format!("/long/{at}")).collect();
             let ops = paths.iter().map(|path| create(path, None)).collect();
             change(&node, ops).await;
@@ -642,18 +642,15 @@ mod tests {
             assert_eq!(reply[16..], i32::try_from(BELOW).unwrap().to_be_bytes());
             drop((counting, other, zookeeper));
             node.stop().await;
-        };
-        runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });
+        });
     }
 
     #[test]
     fn nobody_waits_for_what_a_client_that_goes_has_watched() {
         const WATCHED: usize = 20 * hub::STRETCH;
 
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let data_dir = tempfile::tempdir().unwrap();
-        let steps = async {
-            let (node, zookeeper) = front(data_dir.path(), &Arc::default()).await;
+        run(async |data_dir| {
+            let (node, zookeeper) = front(data_dir, &Arc::default()).await;
             let (mut watching, mut other) = (join(&zookeeper).await, join(&zookeeper).await);
             for at in 0..WATCHED {
                 let path = format!("/absent-{at}");
@@ -683,16 +680,13 @@ mod tests {
             assert_eq!(watches(), WATCHED - 1);
             drop((other, zookeeper));
             node.stop().await;
-        };
-        runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });
+        });
     }
 
     #[test]
     fn whoever_walks_through_all_keeps_only_his_like_waiting() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let data_dir = tempfile::tempdir().unwrap();
-        let steps = async {
-            let (node, zookeeper) = front(data_dir.path(), &Arc::default()).await;
+        run(async |data_dir| {
+            let (node, zookeeper) = front(data_dir, &Arc::default()).await;
             let ask = async |word: &[u8]| {
                 let mut stream = connect(&zookeeper);
                 stream.write_all(word).await.unwrap();
@@ -711,7 +705,6 @@ mod tests {
             assert!(answer.contains("Clients:\n"), "{answer}");
             drop(zookeeper);
             node.stop().await;
-        };
-        runtime.block_on(async { timeout(PATIENCE, steps).await.unwrap() });
+        });
     }
 }

@@ -1,9 +1,10 @@
 //! Who watches what: one table for all connections of a server.
 //!
 //! Watches are looked up by the path that changed, and those that include what is below by its
-//! ancestors, so that a watch costs nothing until its own path changes. All of it happens on the
-//! node's thread with the state locked: a watch is set with the read that it belongs to, and told
-//! of every change after it.
+//! ancestors, so that a watch costs nothing until its own path changes. Both happen on the node's
+//! thread with the state locked: a watch is set with the read that it belongs to, and told of every
+//! change after it. Whoever only looks, or forgets what a client that is gone has watched, does so
+//! a stretch at a time.
 //!
 //! # Guarantees
 //!
