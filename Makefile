@@ -93,6 +93,12 @@ zookeeper-short:
 $(ZOOKEEPER_SUITES:%=zookeeper-%): zookeeper-%:
 	compat/zookeeper/all.sh $*
 
+## A release build that is laid out by what the program does under load, as a packager would make it:
+## target/pgo/lockkeeper, a fifth more lock pairs a second. Ten minutes (rustup component llvm-tools).
+.PHONY: pgo
+pgo:
+	bench/pgo.sh
+
 ## What an unaffected lock notices of crowds that end and of a flood, five times calm at most (root, for
 ## priorities): make overload [SERVERS=1, with a flood above its capacity] [RUNS=2] [DATA=DIR] [LOAD=…]
 .PHONY: overload

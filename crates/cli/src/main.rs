@@ -39,6 +39,9 @@ use clap::{CommandFactory, Parser};
 use crate::exit::{Failure, Reason};
 use crate::flags::{Cli, Command};
 
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
