@@ -26,6 +26,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::connections::Admission;
 use crate::metrics::Metrics;
+use crate::walks::Walks;
 use crate::zookeeper::{Source, admin};
 
 /// What a client hears that speaks HTTP/2 from its first byte, as gRPC does.
@@ -74,7 +75,7 @@ pub(crate) fn start(
     let (ended, has_ended) = oneshot::channel();
     let (sender, receiver) = mpsc::channel(WAITING_MAX);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let router = router(Health { node, metrics, zookeeper });
+    let router = router(Health { node, metrics, zookeeper, walks: Walks::default() });
     thread::Builder::new().name("http".to_owned()).spawn(move || {
         runtime.block_on(async {
             tokio::select! {
@@ -95,6 +96,8 @@ struct Health {
     metrics: Arc<Metrics>,
     /// The ZooKeeper front end, if there is one.
     zookeeper: Option<Arc<dyn Source>>,
+    /// Its commands, of which some have much to say. Nobody's health waits for them.
+    walks: Walks,
 }
 
 fn router(health: Health) -> Router {
@@ -120,7 +123,10 @@ async fn commands(State(health): State<Health>) -> Response {
 
 async fn command(State(health): State<Health>, UrlPath(name): UrlPath<String>) -> Response {
     match health.zookeeper {
-        Some(source) => json(StatusCode::OK, admin::answer(&name, &*source)),
+        Some(source) => {
+            let answer = health.walks.aside(move || admin::answer(&name, &*source));
+            json(StatusCode::OK, answer.await)
+        }
         None => not_found().await.into_response(),
     }
 }

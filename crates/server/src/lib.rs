@@ -23,6 +23,7 @@ mod server;
 mod socket;
 mod transitions;
 mod unread;
+mod walks;
 mod zookeeper;
 
 pub use config::{ConfigError, LogFormat, Network, ServerConfig, Settings, ZooKeeperKeys};

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::limits::ZOOKEEPER_FRAME_BYTES_MAX;
 use crate::unread::Unread;
+use crate::walks::Walks;
 
 pub(crate) mod admin;
 mod connection;
@@ -90,8 +91,7 @@ struct Front {
     is_reading_only: AtomicBool,
     stopping: watch::Sender<bool>,
     unread: Arc<Unread>,
-    /// Whoever walks through all of something: one does at a time.
-    walking: tokio::sync::Mutex<()>,
+    walks: Walks,
     /// Of all requests together.
     latency: Mutex<Latency>,
     figures: Arc<Figures>,
@@ -144,7 +144,7 @@ impl ZooKeeper {
             is_reading_only: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
             unread,
-            walking: tokio::sync::Mutex::default(),
+            walks: Walks::default(),
             latency: Mutex::default(),
             figures,
             started: Instant::now(),

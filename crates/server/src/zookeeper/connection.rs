@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use lockkeeper_node::Sink;
 use lockkeeper_wire::jute::{ConnectRequest, Frames};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::task::{spawn_blocking, yield_now};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::ids::Id;
@@ -88,15 +88,12 @@ async fn answer(
     mask: [u8; MASK_BYTES],
     address: SocketAddr,
 ) -> String {
-    let Front { settings, walking, .. } = &**front;
+    let Front { settings, walks, .. } = &**front;
     if !word.walks() || !settings.words.has(word, settings.read_only) {
         return words::answer(word, mask, address, &**front);
     }
-    let _turn = walking.lock().await;
-    let front = Arc::clone(front);
-    let walk = spawn_blocking(move || words::answer(word, mask, address, &*front));
-    // It fails only by a bug, which the log tells.
-    walk.await.unwrap_or_default()
+    let source = Arc::clone(front);
+    walks.aside(move || words::answer(word, mask, address, &*source)).await
 }
 
 /// A connection among those that the node and the hub know. They forget it when it is dropped,
@@ -694,7 +691,7 @@ mod tests {
                 stream.read_to_string(&mut answer).await.unwrap();
                 answer
             };
-            let turn = zookeeper.front.walking.lock().await;
+            let turn = zookeeper.front.walks.turn().await;
             tokio::select! {
                 biased;
                 _ = ask(b"stat") => panic!("another one walks"),

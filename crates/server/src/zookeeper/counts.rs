@@ -25,7 +25,7 @@ pub(super) async fn run(
     path: Option<&str>,
 ) {
     outbox.is_first(id).await;
-    let _turn = front.walking.lock().await;
+    let _turn = front.walks.turn().await;
     match freeze(front, outbox, ids, path) {
         Ok((path, tree)) => {
             let count = i32::try_from(count(&tree, path).await).unwrap_or(i32::MAX);
