@@ -5,7 +5,8 @@
 # target/pgo/lockkeeper (LOCKKEEPER_BIN=… for what measures).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-target_dir=${CARGO_TARGET_DIR:-$root/target}
+# Absolute: what counts runs elsewhere.
+target_dir=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")
 work=$target_dir/pgo
 host=$(rustc --version --verbose | sed -n 's/^host: //p')
 # The compiler's own: another version may not read what its programs write.
