@@ -138,8 +138,8 @@ const PLACES_EXACT_MAX: usize = 1_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GiveUp;
     use crate::judge::testing::{Forge, S, assert_finds};
+    use crate::{GiveUp, Seen};
     use lockkeeper_core::Mode::{Exclusive, Shared};
 
     /// Session 1 holds, 2 and 3 wait in this order.
@@ -215,6 +215,20 @@ mod tests {
         let mut forge = two();
         forge.held(2, 10, 3 * S).end(0, 6 * S);
         assert_eq!(check(&forge.done()), []);
+    }
+
+    #[test]
+    fn who_may_have_given_up_as_the_run_ended_is_not_overtaken() {
+        let over_at = |over| {
+            let mut forge = two();
+            forge.see(2 * S, Seen::Calm).ask((0, 3), "b", Exclusive, 3 * S).held(2, 10, 60 * S);
+            // The answer to what it asked before proves nothing.
+            forge.held(3, 11, 60 * S + 1);
+            check(&forge.done_at(over))
+        };
+        // The word that it may leave was on its way.
+        assert_eq!(over_at(61 * S), []);
+        assert_finds(&over_at(60 * S + liveness::BOUND + 1), &["client 0", "still waits"]);
     }
 
     #[test]

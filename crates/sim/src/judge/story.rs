@@ -63,8 +63,8 @@ pub(super) struct Hold<'a> {
 struct Client {
     session: Option<SessionId>,
     ended: Option<Nanos>,
-    /// The last time that the cluster answered it.
-    last_answer: Nanos,
+    /// When it asked the newest of those questions that it has the answer to.
+    last_answered: Nanos,
 }
 
 impl<'a> Story<'a> {
@@ -102,7 +102,7 @@ impl<'a> Story<'a> {
     fn read(&mut self, at: Nanos, seen: &'a Seen, by_attempt: &mut BTreeMap<Attempt, usize>) {
         match *seen {
             Seen::Opened { client, session } => {
-                let known = Client { session, ended: None, last_answer: at };
+                let known = Client { session, ended: None, last_answered: at };
                 if self.clients.insert(client, known).is_some() {
                     self.faults.push(format!("{client} opens a second session at {}", At(at)));
                 }
@@ -127,12 +127,16 @@ impl<'a> Story<'a> {
                     return;
                 };
                 let wish = &mut self.wishes[index];
+                let asked = match seen {
+                    Seen::Released { .. } => wish.releasing,
+                    Seen::Releasing { .. } | Seen::Lost { .. } => None,
+                    _ => Some(wish.asked),
+                };
                 if let Err(fault) = wish.read(at, seen) {
                     self.faults.push(format!("{attempt} at {}: {fault}", At(at)));
                 }
-                if !matches!(seen, Seen::Releasing { .. } | Seen::Lost { .. }) {
-                    self.clients.entry(wish.client).or_default().last_answer = at;
-                }
+                let known = self.clients.entry(wish.client).or_default();
+                known.last_answered = known.last_answered.max(asked.unwrap_or_default());
             }
             Seen::Forced { ref lock, token } => {
                 self.forced.entry((lock, token)).or_insert(at);
@@ -183,14 +187,16 @@ impl<'a> Story<'a> {
         })
     }
 
-    /// Whether the client's session certainly lived at `at`: it was answered later, or it was
-    /// still well when all had been calm for `bound`.
+    /// Whether the client's session certainly lived at `at`, and the history has all that the
+    /// client heard of what had become of its wishes until then: it has the answer to what it asked
+    /// later, which came behind that; or all went on to be calm for `bound` after it.
     pub(super) fn lived_at(&self, client: ClientId, at: Nanos, bound: Nanos) -> bool {
         let Some(known) = self.clients.get(&client) else { return false };
-        let is_settled = self.calm.is_some_and(|calm| self.over > calm.saturating_add(bound));
+        let is_settled =
+            self.calm.is_some_and(|calm| self.over > calm.max(at).saturating_add(bound));
         match known.ended {
-            None => known.last_answer > at || is_settled,
-            Some(ended) => known.last_answer.min(ended) > at,
+            None => known.last_answered > at || is_settled,
+            Some(ended) => known.last_answered.min(ended) > at,
         }
     }
 
