@@ -127,10 +127,13 @@ impl<'a> Story<'a> {
                     return;
                 };
                 let wish = &mut self.wishes[index];
+                // Whoever loses or gives up may have heard nothing; a refusal is an answer.
                 let asked = match seen {
+                    Seen::Queued { .. }
+                    | Seen::Held { .. }
+                    | Seen::GaveUp { why: GiveUp::Refused, .. } => Some(wish.asked),
                     Seen::Released { .. } => wish.releasing,
-                    Seen::Releasing { .. } | Seen::Lost { .. } => None,
-                    _ => Some(wish.asked),
+                    _ => None,
                 };
                 if let Err(fault) = wish.read(at, seen) {
                     self.faults.push(format!("{attempt} at {}: {fault}", At(at)));
