@@ -27,9 +27,8 @@ impl Walks {
     {
         let turn = self.turn().await;
         let walk = spawn_blocking(move || {
-            let said = walk();
-            drop(turn);
-            said
+            let _turn = turn;
+            walk()
         });
         // It fails only by a bug, which the log tells.
         walk.await.unwrap_or_default()
