@@ -5,11 +5,13 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The program under test.
 pub(crate) const LOCKKEEPER: &str = env!("CARGO_BIN_EXE_lockkeeper");
@@ -39,6 +41,7 @@ pub(crate) struct Running {
 
 impl Home {
     pub(crate) fn new() -> Self {
+        heed_signals();
         Self { directory: tempfile::tempdir().expect("a temporary directory") }
     }
 
@@ -243,6 +246,27 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Has what is started from now on heed the signals that this process was started to ignore, as a
+/// shell's background jobs and `nohup` are: the program keeps to that, and tests send them. A
+/// signal that is caught here is a new program's own again.
+fn heed_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let status = fs::read_to_string("/proc/self/status").expect("the status of this process");
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a mask");
+        let ignored = u64::from_str_radix(mask.trim(), 16).expect("a mask is a number");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.expect("a runtime");
+        let _inside = runtime.enter();
+        for kind in [SignalKind::interrupt(), SignalKind::quit(), SignalKind::hangup()] {
+            if ignored & (1 << (kind.as_raw_value() - 1)) != 0 {
+                // It stays caught when its stream is gone.
+                drop(signal(kind).expect("the signal can be caught"));
+            }
+        }
+    });
 }
 
 fn under_lock<'a>(name: &'a str, options: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
